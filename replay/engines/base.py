@@ -135,7 +135,7 @@ class Answer(Protocol):
 
 
 #: Answers a unary method of the service: request message in, response message out.  Raises
-purerpc's `RpcFailedError`s.
+#: purerpc's `RpcFailedError`s.
 UnaryMethod = Callable[[Any], Awaitable[Any]]
 
 
