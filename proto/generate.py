@@ -1,7 +1,8 @@
-"""Write `replay/_proto/` from the `.proto` files beside this script; with `--check` only say whether it is current.
+"""Write `replay/_proto/` from the `.proto` files beside this script, or `--check` that it is current.
 
-The modules use a descriptor pool of their own: the default pool belongs to the whole process, and a program that embeds
-`replay` may have loaded another copy of the same messages (smg's own package, grpcio's health service).
+The modules use a descriptor pool of their own: the default pool belongs to the whole process, and a
+program that embeds `replay` may have loaded another copy of the same messages (smg's own package,
+grpcio's health service).
 """
 
 import sys
@@ -15,7 +16,7 @@ HEADER = (
     '"""Messages of the wire, written by proto/generate.py: change the .proto files, not this."""\n'
 )
 
-POOL = '''"""The descriptor pool of this package, apart from the process-wide default (see proto/generate.py)."""
+POOL = '''"""The descriptor pool of this package, apart from the process-wide default."""
 
 from google.protobuf import descriptor_pool, struct_pb2, timestamp_pb2
 

@@ -1,4 +1,4 @@
-"""The descriptor pool of this package, apart from the process-wide default (see proto/generate.py)."""
+"""The descriptor pool of this package, apart from the process-wide default."""
 
 from google.protobuf import descriptor_pool, struct_pb2, timestamp_pb2
 

@@ -10,7 +10,7 @@ answer with its own task and waits; the methods of `Answer` are synchronous, so 
 write all streams.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import attrs
