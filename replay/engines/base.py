@@ -134,11 +134,6 @@ class Answer(Protocol):
         ...
 
 
-#: Answers a unary method of the service: request message in, response message out.  Raises
-#: purerpc's `RpcFailedError`s.
-UnaryMethod = Callable[[Any], Awaitable[Any]]
-
-
 class Engine(Protocol):
     """Something that answers Generate requests for one model."""
 
