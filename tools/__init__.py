@@ -1,0 +1,1 @@
+"""Scripts that look after this tree; not part of the package."""
