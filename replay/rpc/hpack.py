@@ -1,4 +1,5 @@
-"""Header blocks (RFC 7541): a decoder that can tell whether its table changed, and literal encoding.
+"""Header blocks (RFC 7541): a decoder that can tell whether its table changed, and literal
+encoding.
 
 Rules kept here:
 
@@ -57,8 +58,8 @@ class HeaderDecoder:
     def decode(self, block: bytes) -> list[Field]:
         """Decode one whole block.
 
-        Raises HeaderBlockError for bytes that are no header block, HeaderListTooLargeError for a list
-        (names, values and 32 bytes each) above the limit.
+        Raises HeaderBlockError for bytes that are no header block, HeaderListTooLargeError for a
+        list (names, values and 32 bytes each) above the limit.
         """
         fields: list[Field] = []
         entries = self._entries
@@ -167,7 +168,8 @@ _huffman_cached = lru_cache(1024)(_huffman)
 
 
 def literal(name: bytes, value: bytes) -> bytes:
-    """Encode a field as a literal without indexing or Huffman: right in every state of the table."""
+    """Encode a field as a literal without indexing or Huffman: right in every state of the
+    table."""
     return b"".join((b"\0", _length(len(name)), name, _length(len(value)), value))
 
 

@@ -1,8 +1,8 @@
 """What both ends of an HTTP/2 connection share, without I/O: frames in, windows, bytes out.
 
-Bytes go in by `receive`; what happened is told synchronously through the methods that the two halves
-(`http2_server`, `http2_client`) define; bytes to send gather in `out`, a list that the owner joins and
-writes.  Time is an argument.
+Bytes go in by `receive`; what happened is told synchronously through the methods that the two
+halves (`http2_server`, `http2_client`) define; bytes to send gather in `out`, a list that the owner
+joins and writes.  Time is an argument.
 
 Rules kept here:
 
@@ -12,8 +12,8 @@ Rules kept here:
   need not know what arrived in the same batch of bytes as its own reset;
 * flow control holds in both directions, also when the peer makes its windows smaller (they may get
   negative) and when one frame opens the windows of many streams;
-* what a peer can make us do without cost to itself is limited: PINGs and SETTINGS that come while we
-  have nothing to say, resets, header blocks, bytes of requests that never become whole.
+* what a peer can make us do without cost to itself is limited: PINGs and SETTINGS that come while
+  we have nothing to say, resets, header blocks, bytes of requests that never become whole.
 """
 
 from typing import Generic, TypeVar
@@ -56,7 +56,8 @@ class Http2Limits:
     header_bytes: int = 65536
     """Size of a header list, and of a block on the wire."""
     resets_per_second: float = 500
-    """A gateway that multiplexes 700 requests/s and cancels a quarter makes 175 on one connection."""
+    """A gateway that multiplexes 700 requests/s and cancels a quarter makes 175 on one
+    connection."""
     reset_burst: int = 2000
     idle_pings: int = 20
     """PING and SETTINGS frames since our last DATA or HEADERS; one more is allowed each second, so
@@ -104,6 +105,7 @@ class Stream:
 
     __slots__ = (
         "body",
+        "buffered",
         "closed",
         "headers_sent",
         "id",
@@ -121,9 +123,12 @@ class Stream:
         self.send_window = send_window
         self.receive_window = receive_window
         self.body: bytes | bytearray | None = None
+        #: How much of `body` counts against the connection's budget for unfinished requests.
+        self.buffered = 0
         #: Bytes that the windows did not let through yet.
         self.pending: bytearray | None = None
-        #: Header block that ends the stream once `pending` is empty; b"" ends it with the last DATA.
+        #: Header block that ends the stream once `pending` is empty; b"" ends it with the last
+        #: DATA.
         self.trailer: bytes | None = None
         self.headers_sent = False
         #: The peer has sent its END_STREAM.
@@ -137,9 +142,6 @@ S = TypeVar("S", bound=Stream)
 
 class Connection(Generic[S]):
     """Base of both halves; see the module."""
-
-    #: Which of the two numbers spaces the peer opens streams in: 1 for the server's peer.
-    PEER_PARITY = 1
 
     def __init__(self, limits: Http2Limits) -> None:
         self.limits = limits
@@ -174,26 +176,42 @@ class Connection(Generic[S]):
     # ---- what the halves define
 
     def _on_headers(self, stream_id: int, flags: int, block: bytes) -> None:
+        """Take a whole header block."""
         raise AssertionError
 
     def _on_data(self, stream: S, final: bool) -> None:
+        """Take note that `stream.body` has grown, or (final) is whole."""
         raise AssertionError
 
-    def on_gone(self, stream: S) -> None:
-        """Tell the owner that *stream* is over without an end: reset, or an error of its own."""
+    def _on_gone(self, stream: S, code: int) -> None:
+        """Take note that *stream* is over without an end: reset, or for a fault of the peer's."""
+        raise AssertionError
 
-    def on_drained(self, stream: S) -> None:
-        """Tell the owner that all that *stream* had to send has left."""
+    def _on_drained(self, stream: S) -> None:
+        """Take note that all that *stream* had to send has left."""
+        raise AssertionError
 
-    def on_ping_ack(self, payload: bytes) -> None:
-        """Tell the owner that the peer has answered a PING of ours."""
+    def _on_over_budget(self, stream: S) -> None:
+        """Take note that unfinished bodies hold more than they may, *stream*'s the newest piece."""
+        raise AssertionError
+
+    def _on_ping_ack(self, payload: bytes) -> None:
+        """Take note that the peer has answered a PING of ours."""
+
+    def _on_goaway(self, last_stream_id: int, code: int) -> None:
+        """Take note that the peer opens nothing more.  A client may finish what it has begun."""
+
+    def _local_end(self, stream: S) -> None:
+        """Take note that our side of *stream* has ended."""
+        raise AssertionError
 
     # ---- in
 
     def receive(self, data: bytes, now: float) -> None:
         """Take bytes that came from the peer at *now* (any clock that does not go back).
 
-        Raises ConnectionDeadError, after which nothing may be received; `out` then ends in a GOAWAY.
+        Raises ConnectionDeadError, after which nothing may be received; `out` then ends in a
+        GOAWAY.
         """
         self._now = now
         try:
@@ -204,8 +222,11 @@ class Connection(Generic[S]):
 
     def _die(self, error: ConnectionDeadError) -> None:
         self.dead = True
-        last = self.last_stream_id if self.PEER_PARITY else 0
-        self.out.append(frames.goaway(last, error.code, str(error).encode()))
+        self.out.append(frames.goaway(self._last_peer_stream(), error.code, str(error).encode()))
+
+    def _last_peer_stream(self) -> int:
+        """Return the id that a GOAWAY names: the newest stream that the *peer* opened."""
+        return 0
 
     def _receive(self, data: bytes) -> None:
         if self._rest:
@@ -278,18 +299,35 @@ class Connection(Generic[S]):
             body += data[start:end]
         if flags & END_STREAM:
             stream.remote_closed = True
+            if stream.buffered:
+                self._unbuffer(stream)
             self._on_data(stream, True)
             return
         stream.receive_window -= length
         if stream.receive_window < 0:
             self._stream_error(stream, frames.FLOW_CONTROL_ERROR)
             return
-        self._on_data(stream, False)
+        stream.buffered += end - start
+        self._buffered += end - start
+        if self._buffered > self.limits.buffered_bytes:
+            self._on_over_budget(stream)
+        else:
+            self._on_data(stream, False)
         if stream.receive_window < self.limits.stream_window >> 1 and not stream.closed:
             self.out.append(
                 frames.window_update(stream_id, self.limits.stream_window - stream.receive_window)
             )
             stream.receive_window = self.limits.stream_window
+
+    def take_body(self, stream: S) -> bytes | bytearray:
+        """Take away what has come of the body, and its claim on the connection's budget."""
+        body, stream.body = stream.body, None
+        self._unbuffer(stream)
+        return body or b""
+
+    def _unbuffer(self, stream: S) -> None:
+        self._buffered -= stream.buffered
+        stream.buffered = 0
 
     def _late_frame(self, stream_id: int, what: str) -> None:
         """Judge a frame of a stream that is not open."""
@@ -369,14 +407,14 @@ class Connection(Generic[S]):
             if stream is not None:
                 self._count_reset()
                 self._forget(stream)
-                self._on_reset(stream, int.from_bytes(payload, "big"))
+                self._on_gone(stream, int.from_bytes(payload, "big"))
         elif kind == PING:
             if stream_id:
                 raise ConnectionDeadError(frames.PROTOCOL_ERROR, "PING on a stream")
             if len(payload) != 8:
                 raise ConnectionDeadError(frames.FRAME_SIZE_ERROR, "PING")
             if flags & ACK:
-                self.on_ping_ack(payload)
+                self._on_ping_ack(payload)
             else:
                 self._count_ping()
                 self.out.append(frames.frame(PING, ACK, 0, payload))
@@ -402,12 +440,6 @@ class Connection(Generic[S]):
                 int.from_bytes(payload[4:8], "big"),
             )
         # Frames of other types are ignored (RFC 9113, 5.5).
-
-    def _on_reset(self, stream: S, code: int) -> None:
-        self.on_gone(stream)
-
-    def _on_goaway(self, last_stream_id: int, code: int) -> None:
-        """Take note that the peer will go.  A server's peer may finish what it has begun."""
 
     def _settings_frame(self, flags: int, stream_id: int, payload: bytes) -> None:
         if stream_id:
@@ -463,15 +495,18 @@ class Connection(Generic[S]):
             raise ConnectionDeadError(frames.ENHANCE_YOUR_CALM, "too many resets")
 
     def _stream_error(self, stream: S, code: int) -> None:
-        """End one stream for a fault of the peer's; it counts as a reset, since it costs us as much."""
+        """End one stream for a fault of the peer's; it counts as a reset, since it costs us as
+        much.
+        """
         self._count_reset()
         self.reset(stream, code)
-        self.on_gone(stream)
+        self._on_gone(stream, code)
 
     # ---- out; nothing here does anything on a stream that is over
 
     def send(self, stream: S, payload: bytes) -> None:
-        """Queue *payload* as DATA, as far as the windows allow; the rest waits in `stream.pending`."""
+        """Queue *payload* as DATA, as far as the windows allow; the rest waits in
+        `stream.pending`."""
         if stream.closed or stream.trailer is not None:
             return
         length = len(payload)
@@ -509,10 +544,6 @@ class Connection(Generic[S]):
         else:
             self.out.append(pack_header(0, 0, DATA, END_STREAM, stream.id))
         self._local_end(stream)
-
-    def _local_end(self, stream: S) -> None:
-        """Our side has ended."""
-        raise AssertionError
 
     def _headers_out(self, stream: S, flags: int, block: bytes) -> None:
         stream.headers_sent = True
@@ -557,7 +588,7 @@ class Connection(Generic[S]):
         if stream.trailer is not None:
             self._end_now(stream)
         else:
-            self.on_drained(stream)
+            self._on_drained(stream)
 
     def reset(self, stream: S, code: int) -> None:
         """End a stream at once, in both directions."""
@@ -571,6 +602,8 @@ class Connection(Generic[S]):
         self._blocked.pop(stream.id, None)
         stream.pending = None
         stream.closed = True
+        if stream.buffered:
+            self._unbuffer(stream)
         if not stream.remote_closed:
             self._remember_early(stream.id)
 
