@@ -1,13 +1,10 @@
 """What an engine promises, and where it puts what it makes.
 
 An engine answers one request in `generate`, which runs in the task of that request and inside its
-cancel scope: a client
-that leaves, a deadline, an Abort and the shutdown all arrive there as `trio.Cancelled`, and what
-the engine holds for the
-request is freed on the way out.  An engine that serves many streams at once (one task, one wake-up
-a pass) registers the
-answer with its own task and waits; the methods of `Answer` are synchronous, so that one task can
-write all streams.
+cancel scope: a client that leaves, a deadline, an Abort and the shutdown all arrive there as
+`trio.Cancelled`, and what the engine holds for the request is freed on the way out.  An engine that
+serves many streams at once (one task, one wake-up a pass) registers the answer with its own task
+and waits; the methods of `Answer` are synchronous, so that one task can write all streams.
 """
 
 from collections.abc import Mapping, Sequence
@@ -84,11 +81,9 @@ class Answer(Protocol):
     """Where an engine puts what it makes for one request.
 
     All methods but `room` are synchronous and may be called from any task of the loop.  After the
-    end of the request
-    (`is_open` is false) they do nothing.  What a slow client has not read is bounded: beyond the
-    high-water mark tokens are
-    kept as ids and leave later in one larger chunk, so an engine that paces itself need not look at
-    `room`.
+    end of the request (`is_open` is false) they do nothing.  What a slow client has not read is
+    bounded: beyond the high-water mark tokens are kept as ids and leave later in one larger chunk,
+    so an engine that paces itself need not look at `room`.
     """
 
     @property
