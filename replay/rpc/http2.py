@@ -173,6 +173,11 @@ class Connection(Generic[S]):
         self._forgot_early = False
         self._now = 0.0
 
+    @property
+    def is_greeted(self) -> bool:
+        """Whether the peer has shown that it speaks HTTP/2."""
+        return self._settings_seen
+
     # ---- what the halves define
 
     def _on_headers(self, stream_id: int, flags: int, block: bytes) -> None:

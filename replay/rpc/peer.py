@@ -1,0 +1,567 @@
+"""One connection's I/O: a reader task, writes done at once, a task an RPC.
+
+Writes are made directly: `flush` sends what the connection has queued, and only while the socket is
+full is there a task that waits for it.  Whoever queues bytes says `flush_soon`, and the server's
+one flusher task sends for all connections that are due, after the tasks that are ready have run: a
+pass of an engine over many streams is one send for each connection.
+
+What a client that does not read can cost is bounded: beyond `CLOGGED_BYTES` of unsent bytes its
+streams count as full, beyond `UNREAD_BYTES` it is not read from any more.
+"""
+
+import socket
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+import structlog
+import trio
+from purerpc.grpclib.exceptions import RpcFailedError
+from purerpc.grpclib.status import Status, StatusCode
+
+from replay.rpc import frames
+from replay.rpc.calls import (
+    OK,
+    Call,
+    Ending,
+    MessageError,
+    Method,
+    check_length,
+    run_method,
+    unframe_message,
+)
+from replay.rpc.hpack import Field
+from replay.rpc.http2 import ConnectionDeadError, Http2Limits
+from replay.rpc.http2_server import RequestStream, ServerConnection
+
+log = structlog.get_logger(__name__)
+
+READ_BYTES = 65536
+#: Streams of a connection that has this much to send are held back.
+CLOGGED_BYTES = 256 * 1024
+#: A client that leaves this much unread is not read from: headers have no flow control.
+UNREAD_BYTES = 1024 * 1024
+#: How long a new connection may take to say that it speaks HTTP/2.
+GREETING_SECONDS = 10.0
+#: How long the last bytes of a broken connection may take, its GOAWAY above all.
+GOODBYE_SECONDS = 1.0
+#: Messages that the handler of a client's stream may leave unread.
+INCOMING_MESSAGES = 64
+
+
+class Host(Protocol):
+    """What a connection needs of its server."""
+
+    methods: dict[str, Method]
+    limits: Http2Limits
+    message_limit: int | None
+    is_draining: bool
+
+    def flush_soon(self, peer: "Peer") -> None:
+        """Have `peer.flush` called after the tasks that are ready have run."""
+        ...
+
+    def call_started(self, call: Call) -> None:
+        """Take note of a call."""
+        ...
+
+    def call_ended(self, call: Call) -> None:
+        """Take note of its end."""
+        ...
+
+
+class Peer:
+    """A connection over any Trio stream; `SocketPeer` is the quicker one for plain sockets."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.connection = ServerConnection(host.limits, self)
+        self.is_due = False
+        self.calls: set[Call] = set()
+        self._unsent = bytearray()
+        self._gone = False
+        self._opened: list[RequestStream] = []
+        self._waiting: set[Call] = set()
+        self._tasks: trio.Nursery
+        self._less_unsent: trio.Event | None = None
+
+    # ---- life
+
+    async def run(self) -> None:
+        """Serve the connection until it ends; leave no task behind."""
+        async with trio.open_nursery() as self._tasks:
+            try:
+                await self._exchange()
+            except ConnectionDeadError as error:
+                log.debug("connection refused", code=error.code)
+                self.flush()
+                with trio.move_on_after(GOODBYE_SECONDS):
+                    await self._say_goodbye()
+            except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
+                pass  # the client has gone; what that means is below
+            finally:
+                self._gone = True
+                for call in list(self.calls):
+                    call.cancel(Ending.CLOSED)
+            self._tasks.cancel_scope.cancel()
+
+    async def _exchange(self) -> None:
+        with trio.CancelScope(deadline=trio.current_time() + GREETING_SECONDS) as greeting:
+            self.flush()
+            greeted = False
+            while True:
+                data = await self._read()
+                if not data:
+                    return
+                self.connection.receive(data, trio.current_time())
+                if self._opened:
+                    self._judge_opened()
+                self.flush()
+                if not greeted and self.connection.is_greeted:
+                    greeted = True
+                    greeting.deadline = float("inf")
+                while len(self._unsent) > UNREAD_BYTES:
+                    await self._wait_less_unsent()
+
+    async def _read(self) -> bytes:
+        raise AssertionError
+
+    async def _say_goodbye(self) -> None:
+        """Give the last bytes time to leave, and the peer's last ones time to come: a socket that
+        is closed with unread bytes is reset, and a reset may overtake the GOAWAY.
+        """
+        raise AssertionError
+
+    # ---- out
+
+    def flush(self) -> None:
+        """Send what is queued, as far as it goes without waiting."""
+        raise AssertionError
+
+    def _sent(self) -> None:
+        """Take note that the unsent bytes got fewer."""
+        if self._less_unsent is not None:
+            self._less_unsent.set()
+            self._less_unsent = None
+        if self._waiting and not self.is_clogged:
+            waiting, self._waiting = self._waiting, set()
+            for call in waiting:
+                call.room_again()
+
+    @property
+    def is_clogged(self) -> bool:
+        """Whether the socket has refused so much that nothing more should be made."""
+        return len(self._unsent) > CLOGGED_BYTES
+
+    async def wait_sent(self) -> None:
+        """Wait until all that was flushed has been taken by the socket."""
+        while self._unsent and not self._gone:
+            await self._wait_less_unsent()
+
+    async def _wait_less_unsent(self) -> None:
+        if self._less_unsent is None:
+            self._less_unsent = trio.Event()
+        await self._less_unsent.wait()
+
+    def when_room(self, call: Call) -> None:
+        """Have `call.room_again` called when the stream or the socket has drained."""
+        self._waiting.add(call)
+
+    def respond(self, stream: RequestStream, metadata: Iterable[Field]) -> None:
+        """Queue the initial headers."""
+        self.connection.respond(stream, metadata)
+        self._flush_soon()
+
+    def write(self, stream: RequestStream, payload: bytes) -> None:
+        """Queue DATA, behind initial headers if there were none."""
+        if not stream.headers_sent:
+            self.connection.respond(stream)
+        self.connection.send(stream, payload)
+        self._flush_soon()
+
+    def answer(self, stream: RequestStream, payload: bytes) -> None:
+        """Queue headers, DATA and OK trailers."""
+        self.connection.answer(stream, payload)
+        self._flush_soon()
+
+    def finish(self, stream: RequestStream, status: Status, metadata: Iterable[Field] = ()) -> None:
+        """Queue the trailers."""
+        self.connection.finish(stream, status.int_value, status.status_message, metadata)
+        self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        if not self.is_due:
+            self.is_due = True
+            self.host.flush_soon(self)
+
+    # ---- in (told by the connection)
+
+    def on_open(self, stream: RequestStream) -> None:
+        """Note a request whose body is to come; most bodies come in the same bytes."""
+        method = self.host.methods.get(stream.head.path)
+        if method is not None and method.takes_stream and self._refusal(stream, method) is None:
+            self._start_streaming(stream, method)
+        else:
+            self._opened.append(stream)
+
+    def _judge_opened(self) -> None:
+        """Look after requests that are still not whole when all bytes have been read."""
+        opened, self._opened = self._opened, []
+        for stream in opened:
+            if stream.remote_closed or stream.closed:
+                continue
+            method = self.host.methods.get(stream.head.path)
+            refusal = self._refusal(stream, method)
+            if refusal is not None:
+                refusal()
+            elif stream.head.timeout is not None:
+                self._tasks.start_soon(self._expire, stream, trio.current_time())
+
+    async def _expire(self, stream: RequestStream, arrival: float) -> None:
+        """Enforce the deadline of a request that never becomes whole."""
+        await trio.sleep_until(arrival + (stream.head.timeout or 0.0))
+        if stream.call is None:
+            self.finish(stream, Status(StatusCode.DEADLINE_EXCEEDED, "deadline exceeded"))
+
+    def on_piece(self, stream: RequestStream) -> None:
+        """Refuse a message by its length prefix, before it has come; feed a client's stream."""
+        if isinstance(stream.call, _Incoming):
+            stream.call.feed(self.connection, stream, self.host.message_limit)
+        elif stream.body is not None and len(stream.body) >= 5:
+            try:
+                check_length(int.from_bytes(stream.body[1:5], "big"), self.host.message_limit)
+            except MessageError as error:
+                self.finish(stream, error.status)
+
+    def on_over_budget(self, stream: RequestStream) -> None:
+        """Refuse the request that would make the connection hold too much."""
+        self.finish(
+            stream,
+            Status(StatusCode.RESOURCE_EXHAUSTED, "too many bytes of unfinished requests"),
+        )
+
+    def on_request(self, stream: RequestStream) -> None:
+        """Start the call of a whole request, or refuse it."""
+        method = self.host.methods.get(stream.head.path)
+        refusal = self._refusal(stream, method)
+        if refusal is not None:
+            refusal()
+            return
+        assert method is not None
+        try:
+            message = unframe_message(
+                stream.body or b"",
+                encoding=stream.head.encoding,
+                limit=self.host.message_limit,
+                inflated_limit=self.host.limits.buffered_bytes,
+            )
+        except MessageError as error:
+            self.finish(stream, error.status)
+            return
+        stream.body = None
+        self._start(stream, method, message)
+
+    def _refusal(self, stream: RequestStream, method: Method | None) -> Callable[[], None] | None:
+        """Return what refuses the request, or None for one that can be served."""
+        head = stream.head
+        if head.http_status:
+            return lambda: self._refuse_http(stream)
+        if method is None:
+            service, _, name = head.path[1:].partition("/")
+            text = f"method {name} of service {service} is not implemented"
+            return lambda: self.finish(stream, Status(StatusCode.UNIMPLEMENTED, text))
+        if head.timeout_bad:
+            return lambda: self.finish(stream, Status(StatusCode.INTERNAL, "bad grpc-timeout"))
+        if self.host.is_draining:
+            return lambda: self.finish(
+                stream, Status(StatusCode.UNAVAILABLE, "the server shuts down")
+            )
+        return None
+
+    def _refuse_http(self, stream: RequestStream) -> None:
+        self.connection.finish_http(stream, stream.head.http_status)
+        self._flush_soon()
+
+    def _start(self, stream: RequestStream, method: Method, message: bytes) -> None:
+        call = Call(self, stream, method, trio.current_time())
+        stream.call = call
+        self.calls.add(call)
+        self.host.call_started(call)
+        self._tasks.start_soon(self._serve, call, message)
+
+    def _start_streaming(self, stream: RequestStream, method: Method) -> None:
+        stream.eager = True
+        call = Call(self, stream, method, trio.current_time())
+        incoming = _Incoming(call)
+        stream.call = incoming
+        self.calls.add(call)
+        self.host.call_started(call)
+        self._tasks.start_soon(self._serve, call, incoming)
+
+    def on_gone(self, stream: RequestStream) -> None:
+        """End the call of a stream that was reset."""
+        call = stream.call.call if isinstance(stream.call, _Incoming) else stream.call
+        if isinstance(call, Call):
+            call.cancel(Ending.RESET)
+
+    def on_drained(self, stream: RequestStream) -> None:
+        """Wake the call that waited for the client's window."""
+        call = stream.call
+        if isinstance(call, Call) and call in self._waiting and not self.is_clogged:
+            self._waiting.discard(call)
+            call.room_again()
+
+    # ---- calls
+
+    async def _serve(self, call: Call, argument: object) -> None:
+        """Run one call.  *argument* is the message's bytes, or the messages of a client's
+        stream."""
+        status = OK
+        try:
+            with call.scope:
+                if call.ending is None:
+                    if isinstance(argument, bytes):
+                        argument = call.method.parse(argument)
+                    await run_method(call, argument)
+        except RpcFailedError as error:
+            status = error.status
+        except Exception as error:
+            status = self._fault(call, error)
+        except trio.Cancelled:
+            call.cancel(Ending.SHUTDOWN)  # cancelled from further out than the call
+            raise
+        finally:
+            self._end(call, status)
+
+    def _fault(self, call: Call, error: Exception) -> Status:
+        """Turn what a handler did not expect into a short text.
+
+        The exception's own text stays here: it may quote the request.
+        """
+        if type(error).__name__ == "DecodeError":
+            return Status(StatusCode.INTERNAL, "the request message cannot be decoded")
+        if call.ending is None:
+            log.error("handler failed", path=call.method.path, **describe_fault(error))
+        return Status(StatusCode.INTERNAL, f"internal error ({type(error).__name__})")
+
+    def _end(self, call: Call, status: Status) -> None:
+        if call.scope.cancelled_caught and call.ending is None:
+            call.ending = Ending.DEADLINE
+        if call.ending is not None and not call.finished:
+            status = self._status_after(call, call.ending)
+        call.finish(status)
+        self.calls.discard(call)
+        self._waiting.discard(call)
+        self.host.call_ended(call)
+
+    def _status_after(self, call: Call, ending: Ending) -> Status:
+        """Let a cancelled call say its last words and choose the status."""
+        if ending not in (Ending.RESET, Ending.CLOSED) and call.epilogue is not None:
+            # The epilogue may write: the call counts as open once more.
+            call.ending = None
+            try:
+                chosen = call.epilogue(ending)
+            finally:
+                call.ending = ending
+            if chosen is not None:
+                return chosen
+        return {
+            Ending.DEADLINE: Status(StatusCode.DEADLINE_EXCEEDED, "deadline exceeded"),
+            Ending.SHUTDOWN: Status(StatusCode.UNAVAILABLE, "the server shuts down"),
+        }.get(ending, Status(StatusCode.CANCELLED, ending.value))
+
+
+def describe_fault(error: BaseException) -> dict[str, str]:
+    """Say where an exception came from, without its text, which may hold a prompt."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    place = ""
+    if trace is not None:
+        code = trace.tb_frame.f_code
+        place = f"{code.co_filename.rpartition('/')[2]}:{trace.tb_lineno} in {code.co_name}"
+    return {"error": type(error).__name__, "at": place}
+
+
+class _Incoming:
+    """The messages of a client's stream, as an async iterator for the handler."""
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self._messages: deque[bytes] = deque()
+        self._body = bytearray()
+        self._more = trio.Event()
+        self._ended = False
+
+    def feed(self, connection: ServerConnection, stream: RequestStream, limit: int | None) -> None:
+        """Take what has come; a fault of the client's ends the call."""
+        self._body += connection.take_body(stream)
+        self._ended = stream.remote_closed
+        try:
+            while len(self._body) >= 5:
+                length = int.from_bytes(self._body[1:5], "big")
+                check_length(length, limit)
+                if len(self._body) < 5 + length:
+                    break
+                whole = bytes(self._body[: 5 + length])
+                del self._body[: 5 + length]
+                self._messages.append(
+                    unframe_message(
+                        whole,
+                        encoding=stream.head.encoding,
+                        limit=limit,
+                        inflated_limit=connection.limits.buffered_bytes,
+                    )
+                )
+            if len(self._messages) > INCOMING_MESSAGES or len(self._body) > UNREAD_BYTES:
+                raise MessageError(
+                    Status(StatusCode.RESOURCE_EXHAUSTED, "more messages than are read")
+                )
+        except MessageError as error:
+            self.call.finish(error.status)
+            self.call.scope.cancel()
+        self._more.set()
+
+    def __aiter__(self) -> "_Incoming":
+        return self
+
+    async def __anext__(self) -> object:
+        while not self._messages:
+            if self._ended:
+                raise StopAsyncIteration
+            self._more = trio.Event()
+            await self._more.wait()
+        return self.call.method.parse(self._messages.popleft())
+
+
+class SocketPeer(Peer):
+    """A connection over a plain socket, written to without a task in between."""
+
+    def __init__(self, host: Host, sock: socket.socket) -> None:
+        super().__init__(host)
+        self._socket = sock
+        self._writing = False
+        self._yielding = False
+
+    async def _read(self) -> bytes:
+        if self._yielding:  # a peer that always has more must not keep the loop
+            self._yielding = False
+            await trio.lowlevel.checkpoint()
+        else:
+            await trio.lowlevel.wait_readable(self._socket)
+        while True:
+            try:
+                data = self._socket.recv(READ_BYTES)
+            except BlockingIOError:
+                await trio.lowlevel.wait_readable(self._socket)
+                continue
+            self._yielding = len(data) == READ_BYTES
+            return data
+
+    def flush(self) -> None:
+        """Send what is queued, as far as the socket takes it."""
+        out = self.connection.out
+        if not out:
+            return
+        data = b"".join(out)
+        out.clear()
+        if self._writing:
+            self._unsent += data
+            return
+        if self._gone:
+            return
+        try:
+            sent = self._socket.send(data)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self._lose()
+            return
+        if sent < len(data):
+            self._unsent += memoryview(data)[sent:]
+            self._writing = True
+            self._tasks.start_soon(self._write_rest)
+
+    async def _write_rest(self) -> None:
+        try:
+            while self._unsent:
+                await trio.lowlevel.wait_writable(self._socket)
+                sent = self._socket.send(self._unsent)
+                del self._unsent[:sent]
+                self._sent()
+        except (OSError, trio.ClosedResourceError):
+            self._lose()
+        self._writing = False
+        self.flush()
+
+    def _lose(self) -> None:
+        """The socket is dead; the reader finds out by itself, the calls need not wait for it."""
+        self._gone = True
+        self._unsent.clear()
+        self._sent()
+        for call in list(self.calls):
+            call.cancel(Ending.CLOSED)
+
+    async def _say_goodbye(self) -> None:
+        await self.wait_sent()
+        self._socket.shutdown(socket.SHUT_WR)
+        while await self._read():
+            pass
+
+
+class StreamPeer(Peer):
+    """A connection over a Trio stream, TLS above all: one task is the only writer."""
+
+    def __init__(self, host: Host, stream: trio.abc.Stream) -> None:
+        super().__init__(host)
+        self._stream = stream
+        self._more = trio.Event()
+
+    async def run(self) -> None:
+        """Serve the connection until it ends."""
+        async with trio.open_nursery() as writer:
+            writer.start_soon(self._write)
+            await super().run()
+            writer.cancel_scope.cancel()
+
+    async def _read(self) -> bytes:
+        return bytes(await self._stream.receive_some(READ_BYTES))
+
+    def flush(self) -> None:
+        """Hand what is queued to the writer."""
+        out = self.connection.out
+        if out and not self._gone:
+            self._unsent += b"".join(out)
+            self._more.set()
+        out.clear()
+
+    async def _write(self) -> None:
+        try:
+            while True:
+                while not self._unsent:
+                    self._more = trio.Event()
+                    await self._more.wait()
+                        data = bytes(self._unsent[:READ_BYTES])
+                await self._stream.send_all(data)
+                del self._unsent[: len(data)]
+                self._sent()
+        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
+            self._gone = True
+            self._unsent.clear()
+            self._sent()
+            for call in list(self.calls):
+                call.cancel(Ending.CLOSED)
+
+    async def _say_goodbye(self) -> None:
+        await self.wait_sent()
+        if isinstance(self._stream, trio.abc.HalfCloseableStream):
+            await self._stream.send_eof()
+        while await self._read():
+            pass
+
+
+def refuse_connection(host: Host) -> bytes:
+    """Return what a client above the connection limit is told."""
+    connection = ServerConnection(host.limits, Peer(host))
+    connection.refuse_new(frames.ENHANCE_YOUR_CALM, b"too many connections")
+    return b"".join(connection.out)
