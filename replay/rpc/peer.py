@@ -9,6 +9,7 @@ What a client that does not read can cost is bounded: beyond `CLOGGED_BYTES` of 
 streams count as full, beyond `UNREAD_BYTES` it is not read from any more.
 """
 
+import os
 import socket
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -435,11 +436,15 @@ class _Incoming:
 
 
 class SocketPeer(Peer):
-    """A connection over a plain socket, written to without a task in between."""
+    """A connection over a plain socket, written to without a task in between.
 
-    def __init__(self, host: Host, sock: socket.socket) -> None:
+    It works on the descriptor of *stream*, which keeps the socket and is closed by whoever made it.
+    """
+
+    def __init__(self, host: Host, stream: trio.SocketStream) -> None:
         super().__init__(host)
-        self._socket = sock
+        self._socket = stream.socket
+        self._descriptor = stream.socket.fileno()
         self._writing = False
         self._yielding = False
 
@@ -448,12 +453,12 @@ class SocketPeer(Peer):
             self._yielding = False
             await trio.lowlevel.checkpoint()
         else:
-            await trio.lowlevel.wait_readable(self._socket)
+            await trio.lowlevel.wait_readable(self._descriptor)
         while True:
             try:
-                data = self._socket.recv(READ_BYTES)
+                data = os.read(self._descriptor, READ_BYTES)
             except BlockingIOError:
-                await trio.lowlevel.wait_readable(self._socket)
+                await trio.lowlevel.wait_readable(self._descriptor)
                 continue
             self._yielding = len(data) == READ_BYTES
             return data
@@ -471,7 +476,7 @@ class SocketPeer(Peer):
         if self._gone:
             return
         try:
-            sent = self._socket.send(data)
+            sent = os.write(self._descriptor, data)
         except BlockingIOError:
             sent = 0
         except OSError:
@@ -485,8 +490,8 @@ class SocketPeer(Peer):
     async def _write_rest(self) -> None:
         try:
             while self._unsent:
-                await trio.lowlevel.wait_writable(self._socket)
-                sent = self._socket.send(self._unsent)
+                await trio.lowlevel.wait_writable(self._descriptor)
+                sent = os.write(self._descriptor, self._unsent)
                 del self._unsent[:sent]
                 self._sent()
         except (OSError, trio.ClosedResourceError):
@@ -541,7 +546,7 @@ class StreamPeer(Peer):
                 while not self._unsent:
                     self._more = trio.Event()
                     await self._more.wait()
-                        data = bytes(self._unsent[:READ_BYTES])
+                data = bytes(self._unsent[:READ_BYTES])
                 await self._stream.send_all(data)
                 del self._unsent[: len(data)]
                 self._sent()

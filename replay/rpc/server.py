@@ -117,8 +117,7 @@ class Server:
             return  # serve_listeners closes the stream
         peer: Peer
         if isinstance(stream, trio.SocketStream):
-            # Trio's stream keeps the socket (and closes it); we use it without its checkpoints.
-            peer = SocketPeer(self, stream.socket._sock)
+            peer = SocketPeer(self, stream)
         else:
             peer = StreamPeer(self, stream)
         self._peers.add(peer)
