@@ -1,0 +1,158 @@
+"""What a benchmark found: tables, bars and remarks, shown on the terminal and kept as JSON.
+
+The terminal and the file are made from the same rows, so the file holds what the table shows.
+"""
+
+import argparse
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import attrs
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from benchmarks.machine import describe
+from benchmarks.measures import Bar, Measure
+
+#: Columns of the output when it goes into a file or a pipe.
+PLAIN_WIDTH = 110
+
+#: What a cell may hold.  None is shown as a dash: not measured.
+Cell = str | int | float | Measure | None
+
+
+@attrs.frozen
+class Column:
+    """A column: its key in the rows, its head, how many decimals its numbers have."""
+
+    key: str
+    head: str
+    decimals: int = 1
+    spread: bool = False
+    """Show how far the rounds are apart behind the median."""
+
+
+@attrs.define
+class Table:
+    """A titled table whose rows are mappings from column keys to cells."""
+
+    title: str
+    columns: Sequence[Column]
+    rows: list[Mapping[str, Cell]] = attrs.field(factory=list)
+
+    def as_json(self) -> dict[str, object]:
+        """Return the table for the results file."""
+        rows = [
+            {
+                key: cell.as_json() if isinstance(cell, Measure) else cell
+                for key, cell in row.items()
+            }
+            for row in self.rows
+        ]
+        heads = {column.key: column.head for column in self.columns}
+        return {"title": self.title, "columns": heads, "rows": rows}
+
+
+def _number(value: float, decimals: int) -> str:
+    return "-" if math.isnan(value) else f"{value:,.{decimals}f}"
+
+
+def _shown(cell: Cell, column: Column) -> str:
+    if cell is None:
+        return "-"
+    if isinstance(cell, str):
+        return cell
+    if isinstance(cell, Measure):
+        text = _number(cell.median, column.decimals)
+        if column.spread and len(cell.rounds) > 1:
+            # A space that a narrow table does not break.
+            text += f"\N{NO-BREAK SPACE}±{cell.spread * 50:.0f}%"
+        return text
+    return _number(cell, column.decimals)
+
+
+@attrs.define
+class Report:
+    """All that one run of a benchmark says."""
+
+    scenario: str
+    machine: dict[str, object] = attrs.field(factory=describe)
+    settings: dict[str, object] = attrs.field(factory=dict)
+    tables: list[Table] = attrs.field(factory=list)
+    bars: list[Bar] = attrs.field(factory=list)
+    remarks: list[str] = attrs.field(factory=list)
+    """What a reader has to know, above all what cannot be concluded."""
+    wrong_answers: list[str] = attrs.field(factory=list)
+
+    @property
+    def exit_status(self) -> int:
+        """1 when an answer was wrong: slowness is reported, not punished."""
+        return 1 if self.wrong_answers else 0
+
+    def as_json(self) -> dict[str, object]:
+        """Return everything for the results file."""
+        return {
+            "scenario": self.scenario,
+            "machine": self.machine,
+            "settings": self.settings,
+            "tables": [table.as_json() for table in self.tables],
+            "bars": [bar.as_json() for bar in self.bars],
+            "remarks": self.remarks,
+            "wrong_answers": self.wrong_answers,
+        }
+
+    def show(self, console: Console) -> None:
+        """Print the report."""
+        for table in self.tables:
+            shown = RichTable(title=table.title, title_justify="left", title_style="bold")
+            for column in table.columns:
+                texts = any(isinstance(row.get(column.key), str) for row in table.rows)
+                shown.add_column(column.head, justify="left" if texts else "right", no_wrap=True)
+            for row in table.rows:
+                shown.add_row(*(_shown(row.get(column.key), column) for column in table.columns))
+            console.print(shown)
+        if self.bars:
+            bars = RichTable(title="Bars", title_justify="left", title_style="bold")
+            for head in ("what", "limit", "measured", ""):
+                bars.add_column(head)
+            for bar in self.bars:
+                verdict = "[green]PASS[/green]" if bar.kept else "[red]FAIL[/red]"
+                bars.add_row(bar.what, bar.limit, _number(bar.value, 2), verdict)
+            console.print(bars)
+        for remark in self.remarks:
+            console.print(f"- {remark}", highlight=False, markup=False)
+        for fault in self.wrong_answers:
+            console.print(f"WRONG ANSWER: {fault}", style="red", highlight=False, markup=False)
+
+    def finish(self, console: Console, json_path: Path | None) -> int:
+        """Print the report, write it to *json_path*, return the exit status."""
+        self.show(console)
+        if json_path is not None:
+            text = json.dumps(_finite(self.as_json()), indent=1, ensure_ascii=False)
+            json_path.write_text(text + "\n", encoding="utf-8")
+        return self.exit_status
+
+
+def _finite(value: object) -> object:
+    """Replace what JSON has no number for by null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+def terminal() -> Console:
+    """Return the console that reports go to; without a terminal it is wide enough for a table."""
+    console = Console()
+    return console if console.is_terminal else Console(width=PLAIN_WIDTH)
+
+
+def add_common_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that every benchmark has."""
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to FILE")
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
