@@ -57,6 +57,8 @@ class Host(Protocol):
     limits: Http2Limits
     message_limit: int | None
     is_draining: bool
+    answered_while_draining: frozenset[str]
+    """Paths of the methods that a server which shuts down still answers."""
 
     def flush_soon(self, peer: "Peer") -> None:
         """Have `peer.flush` called after the tasks that are ready have run."""
@@ -273,7 +275,7 @@ class Peer:
             return lambda: self.finish(stream, Status(StatusCode.UNIMPLEMENTED, text))
         if head.timeout_bad:
             return lambda: self.finish(stream, Status(StatusCode.INTERNAL, "bad grpc-timeout"))
-        if self.host.is_draining:
+        if self.host.is_draining and head.path not in self.host.answered_while_draining:
             return lambda: self.finish(
                 stream, Status(StatusCode.UNAVAILABLE, "the server shuts down")
             )

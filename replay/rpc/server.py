@@ -37,12 +37,14 @@ class Server:
         limits: Http2Limits | None = None,
         message_limit: int | None = None,
         connection_limit: int = 1024,
+        answered_while_draining: Iterable[str] = (),
         on_call_ended: Callable[[Call], None] | None = None,
     ) -> None:
         self.methods: dict[str, Method] = methods_of(services)
         self.limits = limits or Http2Limits()
         self.message_limit = message_limit
         self.connection_limit = connection_limit
+        self.answered_while_draining = frozenset(answered_while_draining)
         self.is_draining = False
         self._on_call_ended = on_call_ended
         self._peers: set[Peer] = set()

@@ -1,0 +1,221 @@
+"""The runtime: everything that lives longer than a call, in one nursery, with one order of start and
+stop.
+
+Start: what can fail without a trace comes first (settings, the capture file, the listeners); then
+the tasks; accepting is the last.  Stop: health says so, accepting ends, streams get their grace, what
+is left is cancelled, engines end, the capture is closed.  Nothing here installs signal handlers or
+touches what belongs to the process, so several runtimes can live in one.
+"""
+
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import structlog
+import trio
+
+from replay.config.engines import CannedConfig, EngineConfig
+from replay.config.model import Config, WorkerConfig
+from replay.engines.base import Engine, Model
+from replay.engines.canned import CannedEngine
+from replay.errors import ConfigError, ReplayError
+from replay.rpc.http2 import Http2Limits
+from replay.rpc.listeners import Address, Listening, listen
+from replay.rpc.server import Server
+from replay.worker.capture_file import CaptureFile
+from replay.worker.model_folder import model_from_folder
+from replay.worker.service import ANSWERED_WHILE_DRAINING, Scheduler
+
+log = structlog.get_logger(__name__)
+
+#: How long the capture may take to write what is waiting, when nobody waits for it any more.
+CAPTURE_CLOSE_SECONDS = 1.0
+
+
+class Worker:
+    """One gRPC port, the service behind it, and its engine."""
+
+    def __init__(self, engine: Engine, scheduler: Scheduler, server: Server) -> None:
+        self.engine = engine
+        self.scheduler = scheduler
+        self.server = server
+
+
+class Runtime:
+    """What `open_runtime` gives: where the workers are, and what can be asked of them."""
+
+    def __init__(
+        self,
+        config: Config,
+        workers: Sequence[Worker],
+        listening: Sequence[Listening],
+        capture: CaptureFile | None,
+    ) -> None:
+        self.config = config
+        self.workers = tuple(workers)
+        self._listening = listening
+        self._capture = capture
+        self._names = [name for each in listening for name in each.names]
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where the workers listen, `host:port` or `unix:/path`, with the real ports."""
+        return list(self._names)
+
+    async def reopen_capture(self) -> None:
+        """Open the capture's path again, after a rotation.
+
+        Without a capture nothing happens.  A path that cannot be opened is logged, and the old file
+        stays in use.
+        """
+        if self._capture is not None:
+            await self._capture.reopen()
+
+
+@asynccontextmanager
+async def open_runtime(config: Config, *, engine: Engine | None = None) -> AsyncIterator[Runtime]:
+    """Run workers for as long as the block lasts.
+
+    *engine* answers instead of the configured one, for every worker.  Leaving the block stops within
+    the grace of `config.shutdown`; cancelling it, or an error in it, stops with a grace of 0.
+
+    Raises, before anything listens: ConfigError, CaptureOpenError, BindError.  An error of an engine
+    comes out as an exception group, as from any nursery.
+    """
+    if sys.platform != "linux":
+        raise ReplayError("replay runs on Linux only")
+    worker = config.worker
+    engines = [engine or _build_engine(worker, worker.engine) for _ in range(worker.grpc_count)]
+    capture = None if worker.capture is None else CaptureFile.open(worker)
+    try:
+        if capture is not None and not engines:
+            log.warning("nothing is captured", reason="there is no gRPC worker")
+        listening = listen(_addresses(worker))
+        try:
+            workers = [_build_worker(each, config, capture) for each in engines]
+            runtime = Runtime(config, workers, listening, capture)
+            async with _running(runtime, listening, config.shutdown.grace_seconds):
+                yield runtime
+        finally:
+            for each in listening:
+                each.close()
+    finally:
+        if capture is not None:
+            with trio.CancelScope(
+                shield=True, deadline=trio.current_time() + CAPTURE_CLOSE_SECONDS
+            ):
+                await capture.aclose()
+
+
+@asynccontextmanager
+async def _running(
+    runtime: Runtime, listening: Sequence[Listening], grace_seconds: float
+) -> AsyncIterator[None]:
+    """Run the tasks of all workers, and stop them in order."""
+    engines = trio.CancelScope(shield=True)
+    async with trio.open_nursery() as tasks:
+        grace = 0.0
+        try:
+            for engine in {id(worker.engine): worker.engine for worker in runtime.workers}.values():
+                await tasks.start(_run_shielded, engine, engines)
+            for worker, each in zip(runtime.workers, listening, strict=True):
+                await tasks.start(worker.server.run, [each])
+            yield
+            grace = grace_seconds
+        finally:
+            with trio.CancelScope(shield=True):
+                await _stop(runtime, grace)
+            engines.cancel()
+
+
+async def _run_shielded(
+    engine: Engine,
+    lifetime: trio.CancelScope,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Keep an engine alive until the last request has ended, whatever is cancelled around it."""
+    with lifetime:
+        await engine.run(task_status=task_status)
+
+
+async def _stop(runtime: Runtime, grace_seconds: float) -> None:
+    """Stop all workers at once; the time that this takes is bounded."""
+    log.info("stopping", grace_seconds=grace_seconds)
+    for worker in runtime.workers:
+        worker.scheduler.is_healthy = False
+    async with trio.open_nursery() as stopping:
+        for worker in runtime.workers:
+            stopping.start_soon(_stop_worker, worker, grace_seconds)
+
+
+async def _stop_worker(worker: Worker, grace_seconds: float) -> None:
+    cancelled = await worker.server.stop(grace_seconds=grace_seconds)
+    if cancelled:
+        log.warning("requests cut short", cancelled=cancelled)
+
+
+async def serve(
+    config: Config,
+    *,
+    engine: Engine | None = None,
+    shutdown: trio.Event | None = None,
+    task_status: trio.TaskStatus[Runtime] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Run a runtime until *shutdown* is set, then stop it within its grace.
+
+    For `nursery.start(serve, config)`, which returns the Runtime once it accepts.  Without
+    *shutdown* it runs until it is cancelled.  Raises what `open_runtime` raises.
+    """
+    async with open_runtime(config, engine=engine) as runtime:
+        task_status.started(runtime)
+        if shutdown is None:
+            await trio.sleep_forever()
+        else:
+            await shutdown.wait()
+
+
+# ---- parts
+
+
+def _addresses(worker: WorkerConfig) -> list[Address]:
+    host, base = worker.host, worker.grpc_base_port
+    return [Address(host, base + index if base else 0) for index in range(worker.grpc_count)]
+
+
+def build_model(worker: WorkerConfig) -> Model:
+    """Return the model that the workers say they serve.  Raises ConfigError for its folder."""
+    model = Model(
+        name=worker.model,
+        vocab_size=worker.vocab_size,
+        context_length=worker.context_length,
+        weight_version=worker.weight_version,
+        default_sampling_params=worker.default_sampling_params or {},
+    )
+    return model if worker.tokenizer is None else model_from_folder(model, worker.tokenizer)
+
+
+def _build_engine(worker: WorkerConfig, config: EngineConfig) -> Engine:
+    if isinstance(config, CannedConfig):
+        return CannedEngine(build_model(worker), config)
+    raise ConfigError([f"worker.engine.kind: {config.kind} is not built yet"])
+
+
+def _build_worker(engine: Engine, config: Config, capture: CaptureFile | None) -> Worker:
+    worker = config.worker
+    limits = worker.limits
+    scheduler = Scheduler(engine, capture=capture)
+    server = Server(
+        [scheduler.service()],
+        limits=Http2Limits(
+            streams=limits.streams,
+            header_bytes=limits.header_bytes,
+            resets_per_second=limits.resets_per_second,
+            reset_burst=limits.reset_burst,
+            idle_pings=limits.idle_pings,
+        ),
+        message_limit=limits.message_bytes,
+        connection_limit=limits.connections,
+        answered_while_draining=ANSWERED_WHILE_DRAINING,
+    )
+    return Worker(engine, scheduler, server)

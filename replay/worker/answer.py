@@ -1,0 +1,290 @@
+"""The answer to one Generate: what an engine makes, turned into messages and shown to the taps.
+
+A client that reads slowly costs its tokens and not its messages: while the call is full the ids wait
+(they are needed for the `Complete` in any case) and leave as one larger chunk when there is room.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import trio
+
+from replay._proto import tokenspeed_scheduler_pb2 as pb
+from replay.engines.base import Generation, Model
+from replay.engines.sampling import output_logprobs
+from replay.rpc.calls import Call, frame_message
+from replay.worker.encode import (
+    MAX_CUT_TOKENS,
+    ChoiceShape,
+    CutAnswers,
+    chunk_message,
+    complete_message,
+)
+
+
+class Observer(Protocol):
+    """Somebody who watches an answer as it passes: a tap's recording, or the worker's metrics."""
+
+    def observe(
+        self, ids: Sequence[int], index: int = 0, finish_reason: str | None = None
+    ) -> None:
+        """Take note of tokens of choice *index*, or of its end."""
+        ...
+
+    def observe_whole(self, ids: Sequence[int], finish_reason: str) -> None:
+        """Take note of a whole answer of one choice, a chunk for each token."""
+        ...
+
+
+class _Choice:
+    """What one choice has so far."""
+
+    __slots__ = ("finished", "ids", "sent", "shape")
+
+    def __init__(self, shape: ChoiceShape) -> None:
+        self.shape = shape
+        self.ids: list[int] = []
+        #: How many ids have left in chunks.
+        self.sent = 0
+        self.finished = False
+
+
+class GenerateAnswer:
+    """Implements `replay.engines.base.Answer` on a call."""
+
+    __slots__ = (
+        "_cached_tokens",
+        "_call",
+        "_choices",
+        "_cut",
+        "_generation",
+        "_held",
+        "_model",
+        "_observers",
+        "_open_choices",
+        "_with_logprobs",
+        "streams",
+        "token_times",
+    )
+
+    def __init__(
+        self,
+        call: Call,
+        generation: Generation,
+        model: Model,
+        cut: CutAnswers,
+        observers: Sequence[Observer] = (),
+    ) -> None:
+        self._call = call
+        self._generation = generation
+        self._model = model
+        self._cut = cut
+        self._observers = observers
+        self._cached_tokens = 0
+        self._choices: list[_Choice] | None = None
+        self._open_choices = generation.choices
+        self._held = False
+        message = generation.message
+        self.streams = message.stream
+        self._with_logprobs = message.return_logprob
+
+    # ---- replay.engines.base.Answer
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anybody still wants tokens."""
+        return self._open_choices > 0 and self._call.is_open
+
+    def set_cached_tokens(self, count: int) -> None:
+        """Say how many prompt tokens came out of a cache."""
+        self._cached_tokens = count
+
+    def tokens(self, ids: Sequence[int], index: int = 0) -> None:
+        """Put the next tokens of choice *index*."""
+        if not ids or not self._call.is_open:
+            return
+        choice = self._choice(index)
+        if choice.finished:
+            return
+        choice.ids += ids
+        for observer in self._observers:
+            observer.observe(ids, index)
+        if not self.streams or self._held:
+            return
+        if self._call.is_full:
+            self._hold()
+        else:
+            self._send_chunk(choice)
+
+    def finish(
+        self,
+        reason: str,
+        index: int = 0,
+        *,
+        matched: int | str | None = None,
+        spec_accepted: int = 0,
+        spec_draft: int = 0,
+    ) -> None:
+        """End choice *index*; the last one ends the answer."""
+        self._finish(reason, index, reason, matched, spec_accepted, spec_draft)
+
+    def fail(self, message: str, index: int = 0) -> None:
+        """End choice *index* as failed."""
+        self._finish("error", index, f"error: {message}")
+
+    def whole(self, ids: Sequence[int], reason: str, *, matched: int | None = None) -> None:
+        """Put a whole answer of one choice at once."""
+        if (
+            not self.streams
+            or self._with_logprobs
+            or self._choices is not None
+            or self._generation.choices != 1
+            or len(ids) > MAX_CUT_TOKENS
+            or self._call.is_full
+        ):
+            for token in ids if self.streams else ():
+                self.tokens((token,))
+            if not self.streams:
+                self.tokens(ids)
+            self.finish(reason, matched=matched)
+            return
+        if not self._call.is_open:
+            return
+        for observer in self._observers:
+            observer.observe_whole(ids, reason)
+        self._open_choices = 0
+        self._call.write_whole(
+            self._cut.message_bytes(
+                self._generation.request_id,
+                ids,
+                reason,
+                matched=matched,
+                prompt_tokens=self._generation.prompt_tokens,
+                cached_tokens=self._cached_tokens,
+                weight_version=self._model.weight_version,
+            )
+        )
+
+    def forward(self, response: pb.GenerateResponse) -> None:
+        """Pass on a response that another engine made, field for field."""
+        if not self._call.is_open:
+            return
+        kind = response.WhichOneof("response")
+        if kind == "chunk":
+            chunk = response.chunk
+            self._choice(chunk.index).ids += chunk.token_ids
+            for observer in self._observers:
+                observer.observe(chunk.token_ids, chunk.index)
+        elif kind == "complete":
+            complete = response.complete
+            choice = self._choice(complete.index)
+            if not choice.finished:
+                choice.finished = True
+                self._open_choices -= 1
+            fresh = complete.output_ids[len(choice.ids) :]
+            for observer in self._observers:
+                observer.observe(fresh, complete.index, complete.finish_reason)
+        self._call.write(frame_message(response.SerializeToString()))
+
+    async def room(self) -> None:
+        """Wait until the client has read enough to take more."""
+        if self._call.is_full:
+            await self._call.room()
+        else:
+            await trio.lowlevel.checkpoint()
+
+    # ---- the service's side
+
+    @property
+    def unfinished(self) -> list[int]:
+        """The choices that have not ended."""
+        if self._open_choices == 0:
+            return []
+        if self._choices is None:
+            return list(range(self._generation.choices))
+        return [index for index, choice in enumerate(self._choices) if not choice.finished]
+
+    def abort(self) -> None:
+        """End every open choice with finish `abort`."""
+        for index in self.unfinished:
+            self._finish("abort", index, "abort")
+
+    # ---- inside
+
+    def _choice(self, index: int) -> _Choice:
+        if self._choices is None:
+            generation = self._generation
+            self._choices = [
+                _Choice(
+                    ChoiceShape.of(
+                        generation.request_id,
+                        prompt_tokens=generation.prompt_tokens,
+                        cached_tokens=self._cached_tokens,
+                        index=each,
+                        weight_version=self._model.weight_version,
+                    )
+                )
+                for each in range(generation.choices)
+            ]
+        return self._choices[index]
+
+    def _send_chunk(self, choice: _Choice) -> None:
+        """Send what has not been sent yet."""
+        ids = choice.ids
+        sent, choice.sent = choice.sent, len(ids)
+        fresh = ids[sent:] if sent else ids
+        logprobs = self._logprobs(fresh, sent) if self._with_logprobs else None
+        self._call.write(chunk_message(choice.shape, fresh, len(ids), logprobs))
+
+    def _logprobs(self, ids: Sequence[int], position: int) -> pb.OutputLogProbs:
+        return output_logprobs(self._generation.message, self._model, ids, position)
+
+    def _hold(self) -> None:
+        self._held = True
+        self._call.when_room(self._release)
+
+    def _release(self) -> None:
+        self._held = False
+        for choice in self._choices or ():
+            if choice.sent < len(choice.ids) and not choice.finished:
+                if self._call.is_full:
+                    self._hold()
+                    return
+                self._send_chunk(choice)
+
+    def _finish(
+        self,
+        reason: str,
+        index: int,
+        observed: str,
+        matched: int | str | None = None,
+        spec_accepted: int = 0,
+        spec_draft: int = 0,
+    ) -> None:
+        if not self._call.is_open:
+            return
+        choice = self._choice(index)
+        if choice.finished:
+            return
+        choice.finished = True
+        self._open_choices -= 1
+        for observer in self._observers:
+            observer.observe((), index, observed)
+        if self.streams and choice.sent < len(choice.ids):
+            # What was held leaves with the end: it is no more than the end itself repeats.
+            self._send_chunk(choice)
+        logprobs = self._logprobs(choice.ids, 0) if self._with_logprobs else None
+        self._call.write(
+            complete_message(
+                choice.shape,
+                choice.ids,
+                reason,
+                matched=matched,
+                logprobs=logprobs,
+                spec_accepted=spec_accepted,
+                spec_draft=spec_draft,
+            )
+        )
+        if self._open_choices == 0:
+            # Here and not when the engine's coroutine returns: the trailers leave in the same flush.
+            self._call.finish()
