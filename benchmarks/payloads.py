@@ -8,7 +8,7 @@ different requests, and check each answer whole, without a protobuf object for a
 from collections.abc import Sequence
 
 import attrs
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 
 from replay._proto import tokenspeed_scheduler_pb2 as pb
 
@@ -117,6 +117,27 @@ def unframed(data: bytes) -> list[bytes]:
     return messages
 
 
+def merged_like(data: bytes, wanted: Sequence[pb.GenerateResponse]) -> bool:
+    """Tell whether *data* says what *wanted* says, whatever number of tokens a chunk carries."""
+    try:
+        messages = [pb.GenerateResponse.FromString(message) for message in unframed(data)]
+    except (ValueError, DecodeError):
+        return False
+    if not messages or messages[-1] != wanted[-1]:
+        return False
+    singles = []
+    for message in messages[:-1]:
+        ids = message.chunk.token_ids
+        before = message.chunk.completion_tokens - len(ids)
+        for number, token in enumerate(ids, 1):
+            single = pb.GenerateResponse()
+            single.CopyFrom(message)
+            single.chunk.token_ids[:] = [token]
+            single.chunk.completion_tokens = before + number
+            singles.append(single)
+    return singles == list(wanted[:-1])
+
+
 class Template:
     """A request and its answer as gRPC bytes, with a hole for a request id of a fixed length."""
 
@@ -127,11 +148,18 @@ class Template:
         id_bytes: int = 16,
         ids: Sequence[int] | None = None,
         seed: int | None = None,
+        may_merge: bool = False,
     ) -> None:
-        """Cut the bytes around the request id; *ids* are the answer's, canned when None."""
+        """Cut the bytes around the request id; *ids* are the answer's, canned when None.
+
+        With *may_merge* a chunk may carry several tokens, as a server that missed the moment of
+        one sends it together with the next.
+        """
         self.shape = shape
         self.id_bytes = id_bytes
+        self.may_merge = may_merge
         output = canned_ids(shape.output_tokens) if ids is None else ids
+        self._ids = output
         self._request = self._cut([request(shape, "", seed=seed)])
         self._answer = self._cut(answer(shape, "", output))
         self.answer_bytes = len(self.answer(b"0" * id_bytes))
@@ -157,6 +185,31 @@ class Template:
     def answer(self, request_id: bytes) -> bytes:
         """Return the framed messages that answer `request(request_id)`."""
         return self._filled(self._answer, request_id)
+
+    def accepts(self, request_id: bytes, data: bytes) -> bool:
+        """Tell whether *data* is the right answer to `request(request_id)`."""
+        if data == self.answer(request_id):
+            return True
+        return self.may_merge and merged_like(
+            data, answer(self.shape, request_id.decode(), self._ids)
+        )
+
+    @property
+    def least_answer_bytes(self) -> int:
+        """The length of an answer with all tokens in one chunk, if they may be merged."""
+        if not self.may_merge:
+            return self.answer_bytes
+        saved = self.bytes_saved_by_a_merge * max(0, len(self._ids) - 1)
+        # Longer chunks need a longer length in front of them.
+        return self.answer_bytes - saved - len(self._ids)
+
+    @property
+    def bytes_saved_by_a_merge(self) -> int:
+        """How much shorter about an answer is when one token travels with the one before it."""
+        if len(self._ids) < 2:
+            return 0
+        whole = answer(self.shape, "0" * self.id_bytes, self._ids)
+        return len(framed(whole[1].SerializeToString())) - len(varint(self._ids[1]))
 
     def _filled(self, pieces: list[bytes], request_id: bytes) -> bytes:
         if len(request_id) != self.id_bytes:

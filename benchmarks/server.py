@@ -17,7 +17,7 @@ from rich.console import Console
 from benchmarks import contenders, h2load
 from benchmarks.client import Sampler
 from benchmarks.contenders import GRPC_AIO, GRPCLIB, NGHTTPD, WORKER, Pace
-from benchmarks.measures import Bar, percentile
+from benchmarks.measures import Bar, Measure, percentile
 from benchmarks.payloads import Shape, Template, unframed
 from benchmarks.processes import Cores, ServerError, ServerProcess, choose_cores, pinned
 from benchmarks.results import Cell, Column, Report, Table, add_common_options, terminal
@@ -247,12 +247,13 @@ class Benchmark:
                 Column("server", "server"),
                 Column("token_us", "CPU µs/token", 2, spread=True),
                 Column("tokens_per_s", "tokens/s", 0),
-                Column("asked_pct", "% of the asked rate", 0),
+                Column("asked_pct", "% of rate", 0),
+                Column("merged_pct", "merged %", 1),
                 Column("times", "grpc.aio / this", 1, spread=True),
                 Column("foreign_pct", "others %", 0),
             ],
         )
-        template = Template(PACED_SHAPE)
+        template = Template(PACED_SHAPE, may_merge=True)
         osl = PACED_SHAPE.output_tokens
         for total in PACED_STREAMS:
             names = (WORKER, GRPC_AIO) if total <= GRPC_AIO_PACED_STREAMS else (WORKER,)
@@ -279,6 +280,7 @@ class Benchmark:
                         "token_us": costs[name],
                         "tokens_per_s": rate,
                         "asked_pct": rate.scaled(100 / (total * 1000 / TOKEN_MS)),
+                        "merged_pct": merged_percent(rounds, osl),
                         "times": times,
                         "foreign_pct": foreign_share(rounds).scaled(100),
                     }
@@ -294,11 +296,15 @@ class Benchmark:
                     )
                 )
         self._report.tables.append(table)
+        self._report.remarks.append(
+            "paced: merged % are tokens whose moment was missed and that travelled with the next "
+            "one; costs for a token count them like the others"
+        )
 
     def latency(self, server: ServerProcess) -> None:
         """Measure how late many paced streams end on one core."""
         streams = Streams(connections=4, streams_each=LATENCY_STREAMS // 4)
-        entrant = Contender(WORKER, server, Template(PACED_SHAPE))
+        entrant = Contender(WORKER, server, Template(PACED_SHAPE, may_merge=True))
         ideal_s = PACED_SHAPE.output_tokens * TOKEN_MS / 1000
         table = Table(
             f"{LATENCY_STREAMS} streams of {PACED_SHAPE.output_tokens} tokens, one every "
@@ -307,6 +313,7 @@ class Benchmark:
                 Column("round", "round", 0),
                 *(Column(f"p{share}_ms", f"p{share} ms", 0) for share in (50, 90, 99)),
                 Column("core_pct", "server's CPU, % of a core", 0),
+                Column("merged_pct", "merged %", 1),
                 Column("foreign_pct", "others %", 0),
             ],
         )
@@ -327,6 +334,7 @@ class Benchmark:
             }
             row["round"] = number + 1
             row["core_pct"] = one.server_cpu_s / one.seconds * 100
+            row["merged_pct"] = merged_percent([one], PACED_SHAPE.output_tokens)
             row["foreign_pct"] = one.foreign_share * 100
             table.rows.append(row)
         self._report.wrong_answers += entrant.faults
@@ -350,6 +358,13 @@ def _columns(first: str) -> list[Column]:
         Column("client_us", "client CPU µs", 1),
         Column("foreign_pct", "others %", 0),
     ]
+
+
+def merged_percent(rounds: Sequence[Round], output_tokens: int) -> Measure:
+    """Return the share of tokens that came late and travelled with the next one."""
+    return Measure(
+        tuple(one.merged_tokens / (one.requests * output_tokens) * 100 for one in rounds)
+    )
 
 
 def sampled_ids(address: str, template: Template) -> list[int]:

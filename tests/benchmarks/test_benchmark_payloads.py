@@ -48,3 +48,51 @@ def test_a_torn_message_is_refused():
 def test_prompts_are_always_the_same_and_within_the_vocabulary():
     assert prompt_ids(512) == prompt_ids(512)
     assert 0 < min(prompt_ids(2048)) < max(prompt_ids(2048)) < 32000
+
+
+def merged(messages, sizes):
+    """Join the chunks in *messages* to chunks of so many tokens."""
+    chunks, joined = list(messages[:-1]), []
+    for size in sizes:
+        taken, chunks = chunks[:size], chunks[size:]
+        if taken:
+            chunk = pb.GenerateResponse()
+            chunk.CopyFrom(taken[-1])
+            chunk.chunk.token_ids[:] = [one.chunk.token_ids[0] for one in taken]
+            joined.append(chunk)
+    return joined + chunks + [messages[-1]]
+
+
+@given(st.lists(st.integers(1, 9), max_size=9), st.integers(2, 140))
+def test_merged_chunks_are_right_only_where_they_may_come(sizes, output_tokens):
+    shape, request_id = Shape(500, output_tokens), "r" * 16
+    told = answer(shape, request_id, canned_ids(output_tokens))
+    messages = merged(told, sizes)
+    data = b"".join(framed(message.SerializeToString()) for message in messages)
+    tolerant, strict = Template(shape, may_merge=True), Template(shape)
+    assert tolerant.accepts(request_id.encode(), data)
+    assert strict.accepts(request_id.encode(), data) == (messages == told)
+    assert tolerant.least_answer_bytes <= len(data) <= tolerant.answer_bytes
+    count = len(told) - len(messages)
+    saved = (tolerant.answer_bytes - len(data)) / tolerant.bytes_saved_by_a_merge
+    assert saved == pytest.approx(count, abs=0.1 * count + 0.1)
+
+
+@pytest.mark.parametrize("wrong", ["token", "count", "order", "missing", "torn", "complete"])
+def test_merging_excuses_no_other_difference(wrong):
+    shape, request_id = Shape(8, 4), "r" * 16
+    messages = merged(answer(shape, request_id, canned_ids(4)), [2, 2])
+    if wrong == "token":
+        messages[0].chunk.token_ids[0] = 7
+    elif wrong == "count":
+        messages[0].chunk.completion_tokens = 3
+    elif wrong == "order":
+        messages[:2] = messages[1::-1]
+    elif wrong == "missing":
+        del messages[0]
+    elif wrong == "complete":
+        messages[-1].complete.finish_reason = "stop"
+    data = b"".join(framed(message.SerializeToString()) for message in messages)
+    if wrong == "torn":
+        data = data[:-1]
+    assert not Template(shape, may_merge=True).accepts(request_id.encode(), data)

@@ -40,7 +40,7 @@ def test_an_answer_that_differs_in_one_id_is_wrong(peer):
     with Sampler(peer.address, template) as sampler:
         sampler.ask()
     assert sampler.tally.wrong == 1
-    assert "equal: False" in sampler.tally.faults[0]
+    assert "wrong, grpc-status 0" in sampler.tally.faults[0]
 
 
 def test_calls_are_held_open_and_then_answered():
