@@ -1,0 +1,172 @@
+"""`replay serve`: run the workers until a signal ends them.
+
+Flags are rows of `FLAGS`: a name, the key of the configuration that it sets, and its help.  Their
+text is read by the same rules as the file, so that everything wrong is told at once.
+"""
+
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import attrs
+import click
+import structlog
+
+from replay.config import Config, as_plain, find_warnings, load_config
+from replay.config.problems import Setting
+from replay.errors import BindError, CaptureOpenError, ConfigError
+from replay.log import LogFormat, LogLevel, configure_logging
+
+log = structlog.get_logger()
+
+
+@attrs.frozen
+class Flag:
+    """A flag that sets one key of the configuration."""
+
+    name: str
+    key: str
+    metavar: str
+    """How its value is named in the help; empty: it takes none and means true."""
+    help: str
+
+    @property
+    def parameter(self) -> str:
+        """The name under which click passes the value."""
+        return self.name.removeprefix("--").replace("-", "_")
+
+    @property
+    def setting(self) -> Setting:
+        """Who says what the flag says."""
+        return Setting(self.name, tuple(self.key.split(".")))
+
+
+FLAGS = (
+    Flag("--host", "worker.host", "ADDRESS", "Where the workers listen, or unix:/path."),
+    Flag("--grpc-base-port", "worker.grpc_base_port", "PORT", "First port; 0 picks free ones."),
+    Flag("--grpc-count", "worker.grpc_count", "N", "Number of workers, a port each."),
+    Flag("--model", "worker.model", "NAME", "Name of the served model."),
+    Flag("--tokenizer", "worker.tokenizer", "FOLDER", "Tokenizer that gateways may fetch."),
+    Flag("--gen-ms", "worker.engine.gen_ms", "MS", "Wait before the first token."),
+    Flag("--token-ms", "worker.engine.token_ms", "MS", "Wait between two tokens."),
+    Flag("--output-tokens", "worker.engine.output_tokens", "N", "Tokens when none are asked for."),
+    Flag("--vocab-size", "worker.vocab_size", "N", "Made-up token ids are below this."),
+    Flag("--seed", "worker.engine.seed", "N", "Mixed into sampled tokens."),
+    Flag("--capture", "worker.capture", "FILE", "Append each Generate request to this file."),
+    Flag("--capture-extended", "worker.capture_extended", "", "Capture rank, arrival, metadata."),
+    Flag("--context-length", "worker.context_length", "N", "Longest prompt, as advertised."),
+    Flag("--grpc-max-message-bytes", "worker.limits.message_bytes", "N", "Longest message."),
+    Flag("--weight-version", "worker.weight_version", "TEXT", "Advertised version of the weights."),
+    Flag(
+        "--default-sampling-params",
+        "worker.default_sampling_params",
+        "JSON",
+        "Sampling values for what a request leaves unset, as a JSON object.",
+    ),
+)
+
+
+def _with_flags(command: Callable[..., None]) -> Callable[..., None]:
+    defaults = as_plain(Config())
+    for flag in reversed(FLAGS):
+        default: Any = defaults
+        for part in flag.setting.path:
+            default = default[part]
+        note = f"  [default: {default}]" if default not in (None, False, "") else ""
+        option = click.option(
+            flag.name,
+            metavar=flag.metavar or None,
+            is_flag=not flag.metavar,
+            default=None if flag.metavar else False,
+            help=flag.help + note,
+        )
+        command = option(command)
+    return command
+
+
+@click.command()
+@click.option("--config", "file", metavar="FILE", help="Configuration; the flags win over it.")
+@_with_flags
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(["auto", "console", "json"]),
+    default="auto",
+    show_default=True,
+    help="auto: for people on a terminal, JSON lines otherwise.",
+)
+@click.pass_context
+def serve(
+    context: click.Context,
+    /,
+    file: str | None,
+    log_level: LogLevel,
+    log_format: LogFormat,
+    **values: str | bool | None,
+) -> None:
+    """Run gRPC workers that a gateway takes for engines.
+
+    SIGTERM or SIGINT ends them within the grace, a second one at once.  SIGHUP opens the capture
+    again.  Exit codes: 0 clean stop, 1 failure at run time, 2 wrong usage or configuration.
+    """
+    given = [
+        (flag.setting, "true" if value is True else str(value))
+        for flag in FLAGS
+        if (value := values[flag.parameter]) not in (None, False)
+    ]
+    try:
+        config = load_config(file, given)
+    except ConfigError as error:
+        _say(error)
+        context.exit(2)
+    configure_logging(log_level, log_format)
+    for section, value in as_plain(config).items():
+        log.info("configuration", section=section, value=value)
+    for warning in find_warnings(config):
+        log.warning(warning)
+    context.exit(_run(config))
+
+
+def _run(config: Config) -> int:
+    """Serve *config* and return the exit code."""
+    # Trio, the HTTP/2 connection and all that hangs on it are not needed to refuse a flag.
+    import trio
+
+    from replay.cli.stopping import run_until_stopped
+    from replay.runtime import open_runtime
+
+    # A reader that left (of a pipe for the capture, or for the log) is an error, not the end.
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    code = 0
+    try:
+        if not trio.run(run_until_stopped, open_runtime, config):
+            code = 1
+    except* (ConfigError, CaptureOpenError) as group:
+        for error in _leaves(group):
+            _say(error)
+        code = 2
+    except* BindError as group:
+        for error in _leaves(group):
+            _say(error)
+        code = 1
+    except* Exception as group:
+        log.critical("failed", exc_info=group)
+        code = 1
+    return code
+
+
+def _say(error: BaseException) -> None:
+    click.echo(str(error), err=True)
+
+
+def _leaves(group: BaseExceptionGroup[Any]) -> Iterator[BaseException]:
+    for each in group.exceptions:
+        if isinstance(each, BaseExceptionGroup):
+            yield from _leaves(each)
+        else:
+            yield each
