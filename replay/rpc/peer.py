@@ -9,10 +9,9 @@ What a client that does not read can cost is bounded: beyond `CLOGGED_BYTES` of 
 streams count as full, beyond `UNREAD_BYTES` it is not read from any more.
 """
 
-import os
-import socket
-from collections import deque
+import math
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Protocol
 
 import structlog
@@ -34,10 +33,11 @@ from replay.rpc.calls import (
 from replay.rpc.hpack import Field
 from replay.rpc.http2 import ConnectionDeadError, Http2Limits
 from replay.rpc.http2_server import RequestStream, ServerConnection
+from replay.rpc.incoming import Incoming
+from replay.rpc.transport import Transport, open_transport
 
 log = structlog.get_logger(__name__)
 
-READ_BYTES = 65536
 #: Streams of a connection that has this much to send are held back.
 CLOGGED_BYTES = 256 * 1024
 #: A client that leaves this much unread is not read from: headers have no flow control.
@@ -46,8 +46,6 @@ UNREAD_BYTES = 1024 * 1024
 GREETING_SECONDS = 10.0
 #: How long the last bytes of a broken connection may take, its GOAWAY above all.
 GOODBYE_SECONDS = 1.0
-#: Messages that the handler of a client's stream may leave unread.
-INCOMING_MESSAGES = 64
 
 
 class Host(Protocol):
@@ -74,25 +72,27 @@ class Host(Protocol):
 
 
 class Peer:
-    """A connection over any Trio stream; `SocketPeer` is the quicker one for plain sockets."""
+    """A client's connection, from its first byte to its last."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
         self.connection = ServerConnection(host.limits, self)
+        #: Whether the flusher has it on its list.
         self.is_due = False
         self.calls: set[Call] = set()
-        self._unsent = bytearray()
-        self._gone = False
         self._opened: list[RequestStream] = []
         self._waiting: set[Call] = set()
         self._tasks: trio.Nursery
-        self._less_unsent: trio.Event | None = None
+        self._transport: Transport
 
     # ---- life
 
-    async def run(self) -> None:
-        """Serve the connection until it ends; leave no task behind."""
+    async def run(self, stream: trio.abc.Stream) -> None:
+        """Serve the connection until it ends; leave no task behind.  *stream* is the caller's."""
         async with trio.open_nursery() as self._tasks:
+            self._transport = open_transport(
+                stream, self._tasks, on_progress=self._on_progress, on_lost=self._cancel_calls
+            )
             try:
                 await self._exchange()
             except ConnectionDeadError as error:
@@ -103,49 +103,49 @@ class Peer:
             except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
                 pass  # the client has gone; what that means is below
             finally:
-                self._gone = True
-                for call in list(self.calls):
-                    call.cancel(Ending.CLOSED)
+                self._transport.is_lost = True
+                self._cancel_calls()
             self._tasks.cancel_scope.cancel()
+
+    async def _say_goodbye(self) -> None:
+        with suppress(OSError, trio.BrokenResourceError, trio.ClosedResourceError):
+            await self._transport.say_goodbye()
 
     async def _exchange(self) -> None:
         with trio.CancelScope(deadline=trio.current_time() + GREETING_SECONDS) as greeting:
             self.flush()
-            greeted = False
             while True:
-                data = await self._read()
+                data = await self._transport.receive()
                 if not data:
                     return
                 self.connection.receive(data, trio.current_time())
                 if self._opened:
                     self._judge_opened()
                 self.flush()
-                if not greeted and self.connection.is_greeted:
-                    greeted = True
-                    greeting.deadline = float("inf")
-                while len(self._unsent) > UNREAD_BYTES:
-                    await self._wait_less_unsent()
+                if self.connection.is_greeted:
+                    greeting.deadline = math.inf
+                if self._transport.unsent > UNREAD_BYTES:
+                    await self._transport.wait_unsent_below(UNREAD_BYTES)
 
-    async def _read(self) -> bytes:
-        raise AssertionError
-
-    async def _say_goodbye(self) -> None:
-        """Give the last bytes time to leave, and the peer's last ones time to come: a socket that
-        is closed with unread bytes is reset, and a reset may overtake the GOAWAY.
-        """
-        raise AssertionError
+    def _cancel_calls(self) -> None:
+        for call in list(self.calls):
+            call.cancel(Ending.CLOSED)
 
     # ---- out
 
     def flush(self) -> None:
         """Send what is queued, as far as it goes without waiting."""
-        raise AssertionError
+        out = self.connection.out
+        if out:
+            data = b"".join(out)
+            out.clear()
+            self._transport.send(data)
 
-    def _sent(self) -> None:
-        """Take note that the unsent bytes got fewer."""
-        if self._less_unsent is not None:
-            self._less_unsent.set()
-            self._less_unsent = None
+    async def wait_sent(self) -> None:
+        """Wait until all that was flushed has been taken by the socket."""
+        await self._transport.wait_unsent_below(1)
+
+    def _on_progress(self) -> None:
         if self._waiting and not self.is_clogged:
             waiting, self._waiting = self._waiting, set()
             for call in waiting:
@@ -154,17 +154,7 @@ class Peer:
     @property
     def is_clogged(self) -> bool:
         """Whether the socket has refused so much that nothing more should be made."""
-        return len(self._unsent) > CLOGGED_BYTES
-
-    async def wait_sent(self) -> None:
-        """Wait until all that was flushed has been taken by the socket."""
-        while self._unsent and not self._gone:
-            await self._wait_less_unsent()
-
-    async def _wait_less_unsent(self) -> None:
-        if self._less_unsent is None:
-            self._less_unsent = trio.Event()
-        await self._less_unsent.wait()
+        return self._transport.unsent > CLOGGED_BYTES
 
     def when_room(self, call: Call) -> None:
         """Have `call.room_again` called when the stream or the socket has drained."""
@@ -228,7 +218,7 @@ class Peer:
 
     def on_piece(self, stream: RequestStream) -> None:
         """Refuse a message by its length prefix, before it has come; feed a client's stream."""
-        if isinstance(stream.call, _Incoming):
+        if isinstance(stream.call, Incoming):
             stream.call.feed(self.connection, stream, self.host.message_limit)
         elif stream.body is not None and len(stream.body) >= 5:
             try:
@@ -295,7 +285,7 @@ class Peer:
     def _start_streaming(self, stream: RequestStream, method: Method) -> None:
         stream.eager = True
         call = Call(self, stream, method, trio.current_time())
-        incoming = _Incoming(call)
+        incoming = Incoming(call)
         stream.call = incoming
         self.calls.add(call)
         self.host.call_started(call)
@@ -303,7 +293,7 @@ class Peer:
 
     def on_gone(self, stream: RequestStream) -> None:
         """End the call of a stream that was reset."""
-        call = stream.call.call if isinstance(stream.call, _Incoming) else stream.call
+        call = stream.call.call if isinstance(stream.call, Incoming) else stream.call
         if isinstance(call, Call):
             call.cancel(Ending.RESET)
 
@@ -384,187 +374,6 @@ def describe_fault(error: BaseException) -> dict[str, str]:
         code = trace.tb_frame.f_code
         place = f"{code.co_filename.rpartition('/')[2]}:{trace.tb_lineno} in {code.co_name}"
     return {"error": type(error).__name__, "at": place}
-
-
-class _Incoming:
-    """The messages of a client's stream, as an async iterator for the handler."""
-
-    def __init__(self, call: Call) -> None:
-        self.call = call
-        self._messages: deque[bytes] = deque()
-        self._body = bytearray()
-        self._more = trio.Event()
-        self._ended = False
-
-    def feed(self, connection: ServerConnection, stream: RequestStream, limit: int | None) -> None:
-        """Take what has come; a fault of the client's ends the call."""
-        self._body += connection.take_body(stream)
-        self._ended = stream.remote_closed
-        try:
-            while len(self._body) >= 5:
-                length = int.from_bytes(self._body[1:5], "big")
-                check_length(length, limit)
-                if len(self._body) < 5 + length:
-                    break
-                whole = bytes(self._body[: 5 + length])
-                del self._body[: 5 + length]
-                self._messages.append(
-                    unframe_message(
-                        whole,
-                        encoding=stream.head.encoding,
-                        limit=limit,
-                        inflated_limit=connection.limits.buffered_bytes,
-                    )
-                )
-            if len(self._messages) > INCOMING_MESSAGES or len(self._body) > UNREAD_BYTES:
-                raise MessageError(
-                    Status(StatusCode.RESOURCE_EXHAUSTED, "more messages than are read")
-                )
-        except MessageError as error:
-            self.call.finish(error.status)
-            self.call.scope.cancel()
-        self._more.set()
-
-    def __aiter__(self) -> "_Incoming":
-        return self
-
-    async def __anext__(self) -> object:
-        while not self._messages:
-            if self._ended:
-                raise StopAsyncIteration
-            self._more = trio.Event()
-            await self._more.wait()
-        return self.call.method.parse(self._messages.popleft())
-
-
-class SocketPeer(Peer):
-    """A connection over a plain socket, written to without a task in between.
-
-    It works on the descriptor of *stream*, which keeps the socket and is closed by whoever made it.
-    """
-
-    def __init__(self, host: Host, stream: trio.SocketStream) -> None:
-        super().__init__(host)
-        self._socket = stream.socket
-        self._descriptor = stream.socket.fileno()
-        self._writing = False
-        self._yielding = False
-
-    async def _read(self) -> bytes:
-        if self._yielding:  # a peer that always has more must not keep the loop
-            self._yielding = False
-            await trio.lowlevel.checkpoint()
-        else:
-            await trio.lowlevel.wait_readable(self._descriptor)
-        while True:
-            try:
-                data = os.read(self._descriptor, READ_BYTES)
-            except BlockingIOError:
-                await trio.lowlevel.wait_readable(self._descriptor)
-                continue
-            self._yielding = len(data) == READ_BYTES
-            return data
-
-    def flush(self) -> None:
-        """Send what is queued, as far as the socket takes it."""
-        out = self.connection.out
-        if not out:
-            return
-        data = b"".join(out)
-        out.clear()
-        if self._writing:
-            self._unsent += data
-            return
-        if self._gone:
-            return
-        try:
-            sent = os.write(self._descriptor, data)
-        except BlockingIOError:
-            sent = 0
-        except OSError:
-            self._lose()
-            return
-        if sent < len(data):
-            self._unsent += memoryview(data)[sent:]
-            self._writing = True
-            self._tasks.start_soon(self._write_rest)
-
-    async def _write_rest(self) -> None:
-        try:
-            while self._unsent:
-                await trio.lowlevel.wait_writable(self._descriptor)
-                sent = os.write(self._descriptor, self._unsent)
-                del self._unsent[:sent]
-                self._sent()
-        except (OSError, trio.ClosedResourceError):
-            self._lose()
-        self._writing = False
-        self.flush()
-
-    def _lose(self) -> None:
-        """The socket is dead; the reader finds out by itself, the calls need not wait for it."""
-        self._gone = True
-        self._unsent.clear()
-        self._sent()
-        for call in list(self.calls):
-            call.cancel(Ending.CLOSED)
-
-    async def _say_goodbye(self) -> None:
-        await self.wait_sent()
-        self._socket.shutdown(socket.SHUT_WR)
-        while await self._read():
-            pass
-
-
-class StreamPeer(Peer):
-    """A connection over a Trio stream, TLS above all: one task is the only writer."""
-
-    def __init__(self, host: Host, stream: trio.abc.Stream) -> None:
-        super().__init__(host)
-        self._stream = stream
-        self._more = trio.Event()
-
-    async def run(self) -> None:
-        """Serve the connection until it ends."""
-        async with trio.open_nursery() as writer:
-            writer.start_soon(self._write)
-            await super().run()
-            writer.cancel_scope.cancel()
-
-    async def _read(self) -> bytes:
-        return bytes(await self._stream.receive_some(READ_BYTES))
-
-    def flush(self) -> None:
-        """Hand what is queued to the writer."""
-        out = self.connection.out
-        if out and not self._gone:
-            self._unsent += b"".join(out)
-            self._more.set()
-        out.clear()
-
-    async def _write(self) -> None:
-        try:
-            while True:
-                while not self._unsent:
-                    self._more = trio.Event()
-                    await self._more.wait()
-                data = bytes(self._unsent[:READ_BYTES])
-                await self._stream.send_all(data)
-                del self._unsent[: len(data)]
-                self._sent()
-        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
-            self._gone = True
-            self._unsent.clear()
-            self._sent()
-            for call in list(self.calls):
-                call.cancel(Ending.CLOSED)
-
-    async def _say_goodbye(self) -> None:
-        await self.wait_sent()
-        if isinstance(self._stream, trio.abc.HalfCloseableStream):
-            await self._stream.send_eof()
-        while await self._read():
-            pass
 
 
 def refuse_connection(host: Host) -> bytes:

@@ -19,7 +19,7 @@ import trio
 from replay.rpc.calls import Call, Ending, Method, methods_of
 from replay.rpc.http2 import Http2Limits
 from replay.rpc.listeners import Listening
-from replay.rpc.peer import Peer, SocketPeer, StreamPeer, refuse_connection
+from replay.rpc.peer import Peer, refuse_connection
 
 log = structlog.get_logger(__name__)
 
@@ -117,14 +117,10 @@ class Server:
             with trio.move_on_after(UNWIND_SECONDS):
                 await stream.send_all(refuse_connection(self))
             return  # serve_listeners closes the stream
-        peer: Peer
-        if isinstance(stream, trio.SocketStream):
-            peer = SocketPeer(self, stream)
-        else:
-            peer = StreamPeer(self, stream)
+        peer = Peer(self)
         self._peers.add(peer)
         try:
-            await peer.run()
+            await peer.run(stream)
         finally:
             self._peers.discard(peer)
 
