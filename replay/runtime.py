@@ -1,10 +1,10 @@
-"""The runtime: everything that lives longer than a call, in one nursery, with one order of start and
-stop.
+"""The runtime: everything that lives longer than a call, in one nursery, with one order of start
+and stop.
 
 Start: what can fail without a trace comes first (settings, the capture file, the listeners); then
-the tasks; accepting is the last.  Stop: health says so, accepting ends, streams get their grace, what
-is left is cancelled, engines end, the capture is closed.  Nothing here installs signal handlers or
-touches what belongs to the process, so several runtimes can live in one.
+the tasks; accepting is the last.  Stop: health says so, accepting ends, streams get their grace,
+what is left is cancelled, engines end, the capture is closed.  Nothing here installs signal
+handlers or touches what belongs to the process, so several runtimes can live in one.
 """
 
 import sys
@@ -22,8 +22,8 @@ from replay.errors import ConfigError, ReplayError
 from replay.rpc.http2 import Http2Limits
 from replay.rpc.listeners import Address, Listening, listen
 from replay.rpc.server import Server
-from replay.worker.capture_file import CaptureFile
 from replay.worker.model_folder import model_from_folder
+from replay.worker.request_capture import FileCapture
 from replay.worker.service import ANSWERED_WHILE_DRAINING, Scheduler
 
 log = structlog.get_logger(__name__)
@@ -49,7 +49,7 @@ class Runtime:
         config: Config,
         workers: Sequence[Worker],
         listening: Sequence[Listening],
-        capture: CaptureFile | None,
+        capture: FileCapture | None,
     ) -> None:
         self.config = config
         self.workers = tuple(workers)
@@ -76,17 +76,24 @@ class Runtime:
 async def open_runtime(config: Config, *, engine: Engine | None = None) -> AsyncIterator[Runtime]:
     """Run workers for as long as the block lasts.
 
-    *engine* answers instead of the configured one, for every worker.  Leaving the block stops within
-    the grace of `config.shutdown`; cancelling it, or an error in it, stops with a grace of 0.
+    *engine* answers instead of the configured one, for every worker.  Leaving the block stops
+    within the grace of `config.shutdown`; cancelling it, or an error in it, stops with a grace of
+    0.
 
-    Raises, before anything listens: ConfigError, CaptureOpenError, BindError.  An error of an engine
-    comes out as an exception group, as from any nursery.
+    Raises, before anything listens: ConfigError, CaptureOpenError, BindError.  An error of an
+    engine comes out as an exception group, as from any nursery.
     """
     if sys.platform != "linux":
         raise ReplayError("replay runs on Linux only")
     worker = config.worker
     engines = [engine or _build_engine(worker, worker.engine) for _ in range(worker.grpc_count)]
-    capture = None if worker.capture is None else CaptureFile.open(worker)
+    capture = None
+    if worker.capture is not None:
+        capture = FileCapture.open(
+            worker.capture,
+            extended=worker.capture_extended,
+            metadata_allow=worker.metadata_allow,
+        )
     try:
         if capture is not None and not engines:
             log.warning("nothing is captured", reason="there is no gRPC worker")
@@ -201,7 +208,7 @@ def _build_engine(worker: WorkerConfig, config: EngineConfig) -> Engine:
     raise ConfigError([f"worker.engine.kind: {config.kind} is not built yet"])
 
 
-def _build_worker(engine: Engine, config: Config, capture: CaptureFile | None) -> Worker:
+def _build_worker(engine: Engine, config: Config, capture: FileCapture | None) -> Worker:
     worker = config.worker
     limits = worker.limits
     scheduler = Scheduler(engine, capture=capture)

@@ -108,6 +108,7 @@ class Stream:
         "buffered",
         "closed",
         "headers_sent",
+        "held",
         "id",
         "id_bytes",
         "pending",
@@ -131,6 +132,8 @@ class Stream:
         #: DATA.
         self.trailer: bytes | None = None
         self.headers_sent = False
+        #: Whether the peer's window is kept shut, because nobody reads what has come.
+        self.held = False
         #: The peer has sent its END_STREAM.
         self.remote_closed = False
         #: Nothing more may be sent or will be told.
@@ -318,11 +321,16 @@ class Connection(Generic[S]):
             self._on_over_budget(stream)
         else:
             self._on_data(stream, False)
-        if stream.receive_window < self.limits.stream_window >> 1 and not stream.closed:
-            self.out.append(
-                frames.window_update(stream_id, self.limits.stream_window - stream.receive_window)
-            )
-            stream.receive_window = self.limits.stream_window
+        if stream.receive_window < self.limits.stream_window >> 1:
+            self.open_window(stream)
+
+    def open_window(self, stream: S) -> None:
+        """Let the peer send a whole window again, unless the stream is held or over."""
+        if not (stream.held or stream.closed or stream.remote_closed):
+            grant = self.limits.stream_window - stream.receive_window
+            if grant > 0:
+                self.out.append(frames.window_update(stream.id, grant))
+                stream.receive_window += grant
 
     def take_body(self, stream: S) -> bytes | bytearray:
         """Take away what has come of the body, and its claim on the connection's budget."""

@@ -1,7 +1,8 @@
 """The answer to one Generate: what an engine makes, turned into messages and shown to the taps.
 
-A client that reads slowly costs its tokens and not its messages: while the call is full the ids wait
-(they are needed for the `Complete` in any case) and leave as one larger chunk when there is room.
+A client that reads slowly costs its tokens and not its messages: while the call is full the ids
+wait (they are needed for the `Complete` in any case) and leave as one larger chunk when there is
+room.
 """
 
 from collections.abc import Sequence
@@ -25,9 +26,7 @@ from replay.worker.encode import (
 class Observer(Protocol):
     """Somebody who watches an answer as it passes: a tap's recording, or the worker's metrics."""
 
-    def observe(
-        self, ids: Sequence[int], index: int = 0, finish_reason: str | None = None
-    ) -> None:
+    def observe(self, ids: Sequence[int], index: int = 0, finish_reason: str | None = None) -> None:
         """Take note of tokens of choice *index*, or of its end."""
         ...
 
@@ -286,5 +285,6 @@ class GenerateAnswer:
             )
         )
         if self._open_choices == 0:
-            # Here and not when the engine's coroutine returns: the trailers leave in the same flush.
+            # Here and not when the engine's coroutine returns: the trailers leave in the same
+            # flush.
             self._call.finish()

@@ -1,4 +1,5 @@
-"""`GenerateResponse` bytes by hand: the one place where messages are built without protobuf objects.
+"""`GenerateResponse` bytes by hand: the one place where messages are built without protobuf
+objects.
 
 A streaming answer is a message a token, and building each through message objects costs more than
 everything else that the server does for it.  What is here equals protobuf's own bytes (a property
@@ -99,10 +100,7 @@ def chunk_message(
     logprobs: pb.OutputLogProbs | None = None,
 ) -> bytes:
     """Encode one framed chunk: the tokens since the last one, and how many there are by now."""
-    if len(ids) == 1:
-        packed = _varint(ids[0])
-    else:
-        packed = _varints(ids)
+    packed = _varint(ids[0]) if len(ids) == 1 else _varints(ids)
     count = _varint(completion_tokens)
     if logprobs is not None:
         middle = shape.chunk_cached + _submessage(b"\x2a", logprobs)

@@ -17,7 +17,7 @@ import purerpc
 import trio
 from google.protobuf.json_format import ParseDict
 from purerpc.grpclib.exceptions import InvalidArgumentError, NotFoundError
-from purerpc.grpclib.status import Status, StatusCode
+from purerpc.grpclib.status import Status
 
 from replay import __version__
 from replay._proto import common_pb2 as common
@@ -28,30 +28,12 @@ from replay.worker.answer import GenerateAnswer, Observer
 from replay.worker.default_params import apply_default_sampling_params
 from replay.worker.encode import CutAnswers
 from replay.worker.in_flight import InFlight
+from replay.worker.methods import SERVICE_NAME, SIGNATURES, method_path
 from replay.worker.tokenizer_archive import archive_chunks, build_archive
-
-SERVICE_NAME = "tokenspeed.grpc.scheduler.TokenSpeedScheduler"
-
-_UNARY, _STREAM = purerpc.Cardinality.UNARY_UNARY, purerpc.Cardinality.UNARY_STREAM
-
-#: Every method of the service: how it answers, and its messages.
-SIGNATURES: Mapping[str, tuple[purerpc.Cardinality, type[Any], type[Any]]] = {
-    "Generate": (_STREAM, pb.GenerateRequest, pb.GenerateResponse),
-    "HealthCheck": (_UNARY, pb.HealthCheckRequest, pb.HealthCheckResponse),
-    "Abort": (_UNARY, pb.AbortRequest, pb.AbortResponse),
-    "GetModelInfo": (_UNARY, pb.GetModelInfoRequest, pb.GetModelInfoResponse),
-    "GetServerInfo": (_UNARY, pb.GetServerInfoRequest, pb.GetServerInfoResponse),
-    "GetLoads": (_UNARY, pb.GetLoadsRequest, pb.GetLoadsResponse),
-    "FlushCache": (_UNARY, common.FlushCacheRequest, common.FlushCacheResponse),
-    "StartProfile": (_UNARY, common.StartProfileRequest, common.ProfileResponse),
-    "StopProfile": (_UNARY, common.StopProfileRequest, common.ProfileResponse),
-    "GetTokenizer": (_STREAM, common.GetTokenizerRequest, common.GetTokenizerChunk),
-    "SubscribeKvEvents": (_STREAM, common.SubscribeKvEventsRequest, common.KvEventBatch),
-}
 
 #: What a worker that shuts down still answers: how it is, and the end of what it has begun.
 ANSWERED_WHILE_DRAINING = tuple(
-    f"/{SERVICE_NAME}/{name}"
+    method_path(name)
     for name in ("HealthCheck", "Abort", "GetModelInfo", "GetServerInfo", "GetLoads")
 )
 
@@ -291,8 +273,3 @@ def scheduler_load(loads: Loads, *, include: frozenset[str]) -> pb.SchedulerLoad
 
 def _utilization(loads: Loads) -> float:
     return loads.running / loads.max_running if loads.max_running else 0.0
-
-
-def status_name(status: Status | None) -> str:
-    """Name a status the way metrics and logs do; a client that left has seen none."""
-    return (status.status_code if status is not None else StatusCode.CANCELLED).name
