@@ -90,11 +90,17 @@ class Gateway:
         """Send a GET and return status and body."""
         return _send(urllib.request.Request(self.url + path))
 
-    def post(self, path: str, body: Any) -> tuple[int, str]:
-        """Send *body* as JSON and return status and body; 0 when the connection failed."""
+    def post(self, path: str, body: Any, **headers: str) -> tuple[int, str]:
+        """Send *body* as JSON and return status and body; 0 when the connection failed.
+
+        *headers* are names with underscores: `x_request_id="7"`.
+        """
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
         return _send(
             urllib.request.Request(
-                self.url + path, json.dumps(body).encode(), {"content-type": "application/json"}
+                self.url + path,
+                json.dumps(body).encode(),
+                {"content-type": "application/json", **named},
             )
         )
 

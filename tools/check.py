@@ -82,8 +82,8 @@ def check_wheel() -> None:
         python = outside / "venv" / "bin" / "python"
         run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel)
         run(outside / "venv" / "bin" / "replay", "--version", cwd=outside)
-        shutil.copy(ROOT / "examples" / "demo.py", outside)
-        run(python, "demo.py", cwd=outside)
+        shutil.copytree(ROOT / "examples", outside / "examples")
+        run(python, "examples/demo.py", cwd=outside)
 
 
 def check_tests() -> None:
