@@ -285,6 +285,16 @@ def test_the_same_seed_gives_the_same_text(setup: Setup) -> None:
     assert texts[0] == texts[1]
 
 
+def test_log_probabilities_reach_the_client(setup: Setup) -> None:
+    status, text = setup.post(
+        CHAT, rid="logprobs", messages=MESSAGES, max_tokens=3, seed=1, logprobs=True, top_logprobs=2
+    )
+    assert status == 200, text
+    positions = json.loads(text)["choices"][0]["logprobs"]["content"]
+    assert [len(each["top_logprobs"]) for each in positions] == [2, 2, 2]
+    assert all(each["logprob"] <= 0 for each in positions)
+
+
 def test_a_client_that_leaves_its_stream_ends_the_request(setup: Setup) -> None:
     """The gateway sends an Abort and no reset."""
     body = {"model": setup.gateway.model, "messages": MESSAGES, "max_tokens": 2000, "stream": True}
