@@ -7,10 +7,13 @@ what is left is cancelled, engines end, the capture is closed.  Nothing here ins
 handlers or touches what belongs to the process, so several runtimes can live in one.
 """
 
+import ssl
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
+import attrs
 import structlog
 import trio
 
@@ -19,9 +22,13 @@ from replay.config.model import Config, WorkerConfig
 from replay.engines.base import Engine, Model
 from replay.engines.canned import CannedEngine
 from replay.errors import ConfigError, ReplayError
+from replay.rpc.health import HEALTH_PATHS, Health
 from replay.rpc.http2 import Http2Limits
 from replay.rpc.listeners import Address, Listening, listen
+from replay.rpc.reflection import reflection_services
 from replay.rpc.server import Server
+from replay.rpc.tls import server_context
+from replay.worker.methods import SERVICE_NAME
 from replay.worker.model_folder import model_from_folder
 from replay.worker.request_capture import FileCapture
 from replay.worker.service import ANSWERED_WHILE_DRAINING, Scheduler
@@ -32,13 +39,14 @@ log = structlog.get_logger(__name__)
 CAPTURE_CLOSE_SECONDS = 1.0
 
 
+@attrs.frozen
 class Worker:
-    """One gRPC port, the service behind it, and its engine."""
+    """One gRPC port, the services behind it, and its engine."""
 
-    def __init__(self, engine: Engine, scheduler: Scheduler, server: Server) -> None:
-        self.engine = engine
-        self.scheduler = scheduler
-        self.server = server
+    engine: Engine
+    scheduler: Scheduler
+    health: Health
+    server: Server
 
 
 class Runtime:
@@ -53,7 +61,7 @@ class Runtime:
     ) -> None:
         self.config = config
         self.workers = tuple(workers)
-        self._listening = listening
+        self.listening = tuple(listening)
         self._capture = capture
         self._names = [name for each in listening for name in each.names]
 
@@ -87,6 +95,9 @@ async def open_runtime(config: Config, *, engine: Engine | None = None) -> Async
         raise ReplayError("replay runs on Linux only")
     worker = config.worker
     engines = [engine or _build_engine(worker, worker.engine) for _ in range(worker.grpc_count)]
+    tls = None
+    if worker.tls is not None:
+        tls = server_context(worker.tls.certificate, worker.tls.key, worker.tls.client_ca)
     capture = None
     if worker.capture is not None:
         capture = FileCapture.open(
@@ -101,7 +112,7 @@ async def open_runtime(config: Config, *, engine: Engine | None = None) -> Async
         try:
             workers = [_build_worker(each, config, capture) for each in engines]
             runtime = Runtime(config, workers, listening, capture)
-            async with _running(runtime, listening, config.shutdown.grace_seconds):
+            async with _running(runtime, tls):
                 yield runtime
         finally:
             for each in listening:
@@ -115,35 +126,34 @@ async def open_runtime(config: Config, *, engine: Engine | None = None) -> Async
 
 
 @asynccontextmanager
-async def _running(
-    runtime: Runtime, listening: Sequence[Listening], grace_seconds: float
-) -> AsyncIterator[None]:
+async def _running(runtime: Runtime, tls: ssl.SSLContext | None) -> AsyncIterator[None]:
     """Run the tasks of all workers, and stop them in order."""
-    engines = trio.CancelScope(shield=True)
     async with trio.open_nursery() as tasks:
-        grace = 0.0
+        grace, engines = 0.0, trio.CancelScope(shield=True)
         try:
-            for engine in {id(worker.engine): worker.engine for worker in runtime.workers}.values():
-                await tasks.start(_run_shielded, engine, engines)
-            for worker, each in zip(runtime.workers, listening, strict=True):
-                await tasks.start(worker.server.run, [each])
+            await tasks.start(_run_engines, [worker.engine for worker in runtime.workers], engines)
+            for worker, listening in zip(runtime.workers, runtime.listening, strict=True):
+                await tasks.start(partial(worker.server.run, [listening], tls=tls))
             yield
-            grace = grace_seconds
+            grace = runtime.config.shutdown.grace_seconds
         finally:
             with trio.CancelScope(shield=True):
                 await _stop(runtime, grace)
             engines.cancel()
 
 
-async def _run_shielded(
-    engine: Engine,
+async def _run_engines(
+    engines: Sequence[Engine],
     lifetime: trio.CancelScope,
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Keep an engine alive until the last request has ended, whatever is cancelled around it."""
+    """Keep the engines alive until *lifetime* is cancelled, whatever is cancelled around it."""
     with lifetime:
-        await engine.run(task_status=task_status)
+        async with trio.open_nursery() as running:
+            for engine in {id(engine): engine for engine in engines}.values():
+                await running.start(engine.run)
+            task_status.started()
 
 
 async def _stop(runtime: Runtime, grace_seconds: float) -> None:
@@ -151,6 +161,7 @@ async def _stop(runtime: Runtime, grace_seconds: float) -> None:
     log.info("stopping", grace_seconds=grace_seconds)
     for worker in runtime.workers:
         worker.scheduler.is_healthy = False
+        worker.health.set_all(serving=False)
     async with trio.open_nursery() as stopping:
         for worker in runtime.workers:
             stopping.start_soon(_stop_worker, worker, grace_seconds)
@@ -212,8 +223,11 @@ def _build_worker(engine: Engine, config: Config, capture: FileCapture | None) -
     worker = config.worker
     limits = worker.limits
     scheduler = Scheduler(engine, capture=capture)
+    health = Health([SERVICE_NAME])
+    services = [scheduler.service(), health.service()]
+    services += reflection_services(service.name for service in services)
     server = Server(
-        [scheduler.service()],
+        services,
         limits=Http2Limits(
             streams=limits.streams,
             header_bytes=limits.header_bytes,
@@ -223,6 +237,6 @@ def _build_worker(engine: Engine, config: Config, capture: FileCapture | None) -
         ),
         message_limit=limits.message_bytes,
         connection_limit=limits.connections,
-        answered_while_draining=ANSWERED_WHILE_DRAINING,
+        answered_while_draining=(*ANSWERED_WHILE_DRAINING, *HEALTH_PATHS),
     )
-    return Worker(engine, scheduler, server)
+    return Worker(engine, scheduler, health, server)
