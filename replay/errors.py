@@ -22,5 +22,17 @@ class CaptureOpenError(ReplayError):
     """The capture file cannot be opened, so nothing may listen."""
 
 
+class JournalWriteError(ReplayError):
+    """A line could not be written.  `errno` is the system's number for the reason.
+
+    The text names the reason only: it may be sent to a client, whom the path is no concern of.
+    """
+
+    def __init__(self, path: str, error: OSError) -> None:
+        super().__init__(f"cannot write: {error.strerror or 'unknown error'}")
+        self.path = path
+        self.errno = error.errno
+
+
 class BindError(ReplayError):
     """An address cannot be listened on.  The text names the address and the system's reason."""
