@@ -108,6 +108,8 @@ def setup(
             "4096",
             "--capture",
             capture,
+            "--log-level",
+            "debug",
             log=folder / "worker.log",
         ) as worker,
         running_gateway(worker.address, log=folder / "smg.log", policy=request.param) as gateway,
@@ -310,6 +312,15 @@ def test_a_client_that_leaves_its_stream_ends_the_request(setup: Setup) -> None:
     while running(setup.worker):
         assert time.monotonic() < deadline
     assert setup.line("leaver")["max_new_tokens"] == 2000
+
+
+def test_what_a_client_wrote_is_in_no_log_of_the_worker(setup: Setup) -> None:
+    asked = {"stop": ["zanzibar"], "regex": "(zanzibar"}
+    assert setup.post(COMPLETIONS, rid="secret", prompt="zanzibar", max_tokens=2)[0] == 200
+    assert setup.post(CHAT, rid="secret", messages=MESSAGES, **asked)[0] == 400
+    log = setup.worker.log.read_text()
+    assert '"listening"' in log
+    assert "zanzibar" not in log
 
 
 def running(worker: WorkerProcess) -> int:
