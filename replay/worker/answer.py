@@ -215,7 +215,7 @@ class GenerateAnswer:
             generation = self._generation
             self._choices = [
                 _Choice(
-                    ChoiceShape.of(
+                    ChoiceShape(
                         generation.request_id,
                         prompt_tokens=generation.prompt_tokens,
                         cached_tokens=self._cached_tokens,

@@ -11,8 +11,6 @@ so the bytes are `request_id.join(pieces)`, and the pieces are kept for requests
 
 from collections.abc import Iterable, Sequence
 
-import attrs
-
 from replay._proto import tokenspeed_scheduler_pb2 as pb
 
 
@@ -55,42 +53,79 @@ def _optional_text(tag: bytes, text: str) -> bytes:
     return _bytes_field(tag, text.encode())
 
 
-@attrs.frozen
 class ChoiceShape:
     """What the messages of one choice have in common, encoded once for each."""
 
-    request_id: bytes
-    """Tag, length and text."""
-    chunk_prompt: bytes
-    chunk_cached: bytes
-    chunk_end: bytes
-    """Index and weight version."""
-    complete_prompt: bytes
-    complete_cached: bytes
-    complete_index: bytes
-    complete_version: bytes
+    __slots__ = (
+        "chunk_cached",
+        "chunk_end",
+        "chunk_prompt",
+        "complete_cached",
+        "complete_index",
+        "complete_prompt",
+        "complete_version",
+        "request_id",
+        "token_end",
+        "token_middle",
+        "token_starts",
+    )
 
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         request_id: str,
         *,
         prompt_tokens: int,
         cached_tokens: int = 0,
         index: int = 0,
         weight_version: str = "",
-    ) -> "ChoiceShape":
-        """Encode what does not change from message to message."""
-        return cls(
-            request_id=_bytes_field(b"\x0a", request_id.encode()),
-            chunk_prompt=_field(b"\x10", prompt_tokens),
-            chunk_cached=_field(b"\x20", cached_tokens),
-            chunk_end=_field(b"\x30", index) + _optional_text(b"\x3a", weight_version),
-            complete_prompt=_field(b"\x18", prompt_tokens),
-            complete_cached=_field(b"\x28", cached_tokens),
-            complete_index=_field(b"\x48", index),
-            complete_version=_optional_text(b"\x62", weight_version),
+    ) -> None:
+        self.request_id = _bytes_field(b"\x0a", request_id.encode())
+        self.chunk_prompt = _field(b"\x10", prompt_tokens)
+        self.chunk_cached = _field(b"\x20", cached_tokens)
+        self.chunk_end = _field(b"\x30", index) + _optional_text(b"\x3a", weight_version)
+        self.complete_prompt = _field(b"\x18", prompt_tokens)
+        self.complete_cached = _field(b"\x28", cached_tokens)
+        self.complete_index = _field(b"\x48", index)
+        self.complete_version = _optional_text(b"\x62", weight_version)
+        # A chunk of one token is start, token, middle, count, end; the start depends on nothing but
+        # the lengths of token and count.
+        self.token_middle = self.chunk_prompt + b"\x18"
+        self.token_end = self.chunk_cached + self.chunk_end
+        self.token_starts: dict[int, bytes] = {}
+
+    def token_start(self, token_length: int, count_length: int) -> bytes:
+        """Return all that stands before the token in a framed chunk of one token."""
+        body = 2 + token_length + len(self.token_middle) + count_length + len(self.token_end)
+        size = _varint(body)
+        length = len(self.request_id) + 1 + len(size) + body
+        start = b"".join(
+            (
+                b"\0",
+                length.to_bytes(4, "big"),
+                self.request_id,
+                b"\x12",
+                size,
+                b"\x0a",
+                _varint(token_length),
+            )
         )
+        self.token_starts[token_length << 4 | count_length] = start
+        return start
+
+
+def token_messages(shape: ChoiceShape, ids: Sequence[int], first_count: int = 1) -> bytes:
+    """Encode a framed chunk for each of *ids*, of which the first is the choice's
+    *first_count*th token."""
+    starts, middle, end = shape.token_starts, shape.token_middle, shape.token_end
+    pieces: list[bytes] = []
+    for number, token_id in enumerate(ids, first_count):
+        token = _VARINTS[token_id] if token_id < _TABLE else varint(token_id)
+        count = _VARINTS[number] if number < _TABLE else varint(number)
+        start = starts.get(len(token) << 4 | len(count))
+        if start is None:
+            start = shape.token_start(len(token), len(count))
+        pieces += (start, token, middle, count, end)
+    return b"".join(pieces)
 
 
 def chunk_message(
@@ -100,21 +135,15 @@ def chunk_message(
     logprobs: pb.OutputLogProbs | None = None,
 ) -> bytes:
     """Encode one framed chunk: the tokens since the last one, and how many there are by now."""
-    packed = _varint(ids[0]) if len(ids) == 1 else _varints(ids)
-    count = _varint(completion_tokens)
-    if logprobs is not None:
-        middle = shape.chunk_cached + _submessage(b"\x2a", logprobs)
-    else:
-        middle = shape.chunk_cached
+    if len(ids) == 1 and logprobs is None and completion_tokens:
+        return token_messages(shape, ids, completion_tokens)
     body = b"".join(
         (
-            b"\x0a" if packed else b"",
-            _varint(len(packed)) if packed else b"",
-            packed,
+            _bytes_field(b"\x0a", _varints(ids)),
             shape.chunk_prompt,
-            b"\x18" if completion_tokens else b"",
-            count if completion_tokens else b"",
-            middle,
+            _field(b"\x18", completion_tokens),
+            shape.chunk_cached,
+            _submessage(b"\x2a", logprobs) if logprobs is not None else b"",
             shape.chunk_end,
         )
     )
@@ -171,17 +200,24 @@ def _framed(request_id: bytes, tag: bytes, body: bytes) -> bytes:
 
 # ---- answers that are known up front
 
-#: Answers longer than this are not kept: they are encoded message by message.
+#: Longer answers are not kept.
 MAX_CUT_TOKENS = 4096
 #: Bytes of pieces that are kept over all shapes; beyond it the table begins anew.
 _KEPT_BYTES = 32 << 20
+#: Shapes that were seen once and are not kept yet.
+_SEEN = 1024
 
 
 class CutAnswers:
-    """Streams of one choice, cut around the request id and kept by shape."""
+    """Streams of one choice, cut around the request id and kept by shape.
+
+    Shapes are told apart by the identity of their ids, which therefore must not change.  Only a
+    shape that comes again is kept: sampled answers never do.
+    """
 
     def __init__(self) -> None:
         self._kept: dict[tuple[object, ...], tuple[Sequence[int], list[bytes]]] = {}
+        self._seen: dict[tuple[object, ...], None] = {}
         self._bytes = 0
 
     def message_bytes(
@@ -195,10 +231,7 @@ class CutAnswers:
         cached_tokens: int,
         weight_version: str,
     ) -> bytes:
-        """Return a chunk for each of *ids* and the `Complete`, framed, as one piece.
-
-        Pieces are kept by the identity of *ids*, which therefore must not change.
-        """
+        """Return a chunk for each of *ids* and the `Complete`, framed, as one piece."""
         encoded = request_id.encode()
         key = (
             id(ids),
@@ -210,54 +243,45 @@ class CutAnswers:
             weight_version,
         )
         kept = self._kept.get(key)
-        if kept is None:
-            pieces = _cut(
-                len(encoded),
-                ids,
-                reason,
-                matched=matched,
-                prompt_tokens=prompt_tokens,
-                cached_tokens=cached_tokens,
-                weight_version=weight_version,
-            )
-            self._bytes += sum(map(len, pieces)) + 64 * len(pieces)
-            if self._bytes > _KEPT_BYTES:
-                self._kept.clear()
-                self._bytes = 0
-            # Holding the ids keeps their identity from being given to others.
-            self._kept[key] = (ids, pieces)
+        if kept is not None:
+            return encoded.join(kept[1])
+        shape = ChoiceShape(
+            request_id,
+            prompt_tokens=prompt_tokens,
+            cached_tokens=cached_tokens,
+            weight_version=weight_version,
+        )
+        chunks = token_messages(shape, ids)
+        end = complete_message(shape, ids, reason, matched=matched)
+        if key in self._seen:
+            del self._seen[key]
+            self._keep(key, ids, _cut(len(encoded), shape, chunks + end))
         else:
-            pieces = kept[1]
-        return encoded.join(pieces)
+            if len(self._seen) >= _SEEN:
+                self._seen.clear()
+            self._seen[key] = None
+        return chunks + end
+
+    def _keep(self, key: tuple[object, ...], ids: Sequence[int], pieces: list[bytes]) -> None:
+        self._bytes += sum(map(len, pieces)) + 64 * len(pieces)
+        if self._bytes > _KEPT_BYTES:
+            self._kept.clear()
+            self._bytes = 0
+        # Holding the ids keeps their identity from being given to others.
+        self._kept[key] = (ids, pieces)
 
 
-def _cut(
-    id_length: int,
-    ids: Sequence[int],
-    reason: str,
-    *,
-    matched: int | None,
-    prompt_tokens: int,
-    cached_tokens: int,
-    weight_version: str,
-) -> list[bytes]:
-    """Cut a whole answer into the pieces that stand between the request ids."""
-    # Any id of the length will do: its place in each message is known.
-    shape = ChoiceShape.of(
-        "x" * id_length,
-        prompt_tokens=prompt_tokens,
-        cached_tokens=cached_tokens,
-        weight_version=weight_version,
-    )
-    messages = [chunk_message(shape, (token,), at) for at, token in enumerate(ids, 1)]
-    messages.append(complete_message(shape, ids, reason, matched=matched))
+def _cut(id_length: int, shape: ChoiceShape, messages: bytes) -> list[bytes]:
+    """Cut framed messages into the pieces that stand between the request ids."""
     if not id_length:
-        return [b"".join(messages)]
-    start = 5 + len(shape.request_id) - id_length
+        return [messages]
     pieces: list[bytes] = []
-    carried = b""
-    for message in messages:
-        pieces.append(carried + message[:start])
-        carried = message[start + id_length :]
-    pieces.append(carried)
+    place_of_id = 5 + len(shape.request_id) - id_length
+    carried, position = 0, 0
+    while position < len(messages):
+        length = int.from_bytes(messages[position + 1 : position + 5], "big")
+        pieces.append(messages[carried : position + place_of_id])
+        carried = position + place_of_id + id_length
+        position += 5 + length
+    pieces.append(messages[carried:])
     return pieces

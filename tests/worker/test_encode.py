@@ -22,7 +22,7 @@ def framed(message: pb.GenerateResponse) -> bytes:
 
 
 def shape_of(request_id: str, prompt: int, cached: int, index: int, version: str) -> ChoiceShape:
-    return ChoiceShape.of(
+    return ChoiceShape(
         request_id,
         prompt_tokens=prompt,
         cached_tokens=cached,
@@ -137,13 +137,13 @@ def test_cut_answers_of_equal_ids_are_not_mixed_up_when_their_objects_are_gone()
         made = cut.message_bytes(
             "r", ids, "stop", matched=None, prompt_tokens=1, cached_tokens=0, weight_version=""
         )
-        assert made.endswith(complete_message(ChoiceShape.of("r", prompt_tokens=1), ids, "stop"))
+        assert made.endswith(complete_message(ChoiceShape("r", prompt_tokens=1), ids, "stop"))
 
 
 @pytest.mark.parametrize("count", [127, 128, 16383, 16384])
 def test_a_length_of_more_than_one_byte_is_right(count):
     ids = [5] * count
-    shape = ChoiceShape.of("r", prompt_tokens=1)
+    shape = ChoiceShape("r", prompt_tokens=1)
     message = pb.GenerateStreamChunk(token_ids=ids, prompt_tokens=1, completion_tokens=count)
 
     assert chunk_message(shape, ids, count) == framed(
