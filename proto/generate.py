@@ -1,4 +1,4 @@
-"""Write `replay/_proto/` from the `.proto` files beside this script, or `--check` that it is current.
+"""Write `replay/_proto/` from the `.proto` files beside this script; `--check`: is it current?
 
 The modules use a descriptor pool of their own: the default pool belongs to the whole process, and a
 program that embeds `replay` may have loaded another copy of the same messages (smg's own package,
