@@ -42,9 +42,9 @@ class Layout:
 def layouts(count: int) -> tuple[Layout, ...]:
     """Return what is measured, *count* calls or connections each."""
     return (
-        Layout(f"{count} streams on one connection", 1, count),
-        Layout(f"{count} connections, a stream each", count, 1),
-        Layout(f"{count} connections, no stream", count, 0),
+        Layout(f"{count} streams, 1 connection", 1, count),
+        Layout(f"{count} connections, 1 stream each", count, 1),
+        Layout(f"{count} connections, no streams", count, 0),
     )
 
 
@@ -169,16 +169,16 @@ def main(argv: list[str]) -> int:
             Column("server", "server"),
             Column("rss_kib", "RSS KiB", 1, spread=True),
             Column("times", "grpc.aio / this", 1),
-            Column("idle_us", "idle CPU µs/s", 2, spread=True),
-            Column("whole_us", "CPU µs, whole life", 1, spread=True),
-            Column("kept_kib", "RSS KiB kept", 1),
-            Column("served", "right answers"),
+            Column("idle_us", "idle µs/s", 2, spread=True),
+            Column("whole_us", "life µs", 1, spread=True),
+            Column("kept_kib", "kept KiB", 1),
+            Column("served", "right"),
         ],
     )
     report.tables.append(table)
     report.remarks.append(
-        "RSS KiB kept: memory of the process that closing everything did not give back; allocators "
-        "keep freed pages, so this is not a leak unless it grows from run to run"
+        "idle: CPU a second while nothing happens; life: CPU from opening to the last answer; "
+        "kept: memory that closing everything did not give back (allocators keep freed pages)"
     )
     try:
         allow_descriptors(options.count)
@@ -206,7 +206,7 @@ def main(argv: list[str]) -> int:
                             "idle_us": Measure(tuple(cost.idle_cpu_us_per_s for cost in of_server)),
                             "whole_us": Measure(tuple(cost.whole_cpu_us for cost in of_server)),
                             "kept_kib": Measure(tuple(cost.kept_rss_kib for cost in of_server)),
-                            "served": f"{right} of {calls}" if calls else "none asked",
+                            "served": f"{right}/{calls}" if calls else "-",
                         }
                     )
     except (ServerError, WireError, OSError) as error:

@@ -16,6 +16,14 @@ GRPC_AIO = "grpc.aio"
 GRPCLIB = "grpclib"
 NGHTTPD = "nghttpd"
 
+#: What every worker is started with: a free port, said in JSON.
+WORKER_OPTIONS = (
+    "--host=127.0.0.1",
+    "--grpc-base-port=0",
+    "--grpc-count=1",
+    "--log-format=json",
+)
+
 
 @attrs.frozen
 class Pace:
@@ -42,15 +50,7 @@ def command(name: str, pace: Pace, *, worker_command: str | None = None) -> list
     if name == WORKER:
         if worker_command is not None:
             return [*shlex.split(worker_command), *pace.options()]
-        return python_module(
-            "replay",
-            "serve",
-            "--host=127.0.0.1",
-            "--grpc-base-port=0",
-            "--grpc-count=1",
-            "--log-format=json",
-            *pace.options(),
-        )
+        return python_module("replay", "serve", *WORKER_OPTIONS, *pace.options())
     if name == GRPC_AIO:
         return python_module("benchmarks.peers.grpc_aio", *pace.options())
     if name == GRPCLIB:

@@ -39,6 +39,10 @@ class Cores:
         """Whether server and client compete: then only CPU time says something, rates do not."""
         return self.server == self.client
 
+    def as_settings(self) -> dict[str, object]:
+        """Return the cores for the settings of a report."""
+        return {"server_core": self.server, "client_core": self.client}
+
 
 def choose_cores() -> Cores:
     """Take the first and the last core that this process may use."""

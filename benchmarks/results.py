@@ -17,7 +17,10 @@ from benchmarks.machine import describe
 from benchmarks.measures import Bar, Measure
 
 #: Columns of the output when it goes into a file or a pipe.
-PLAIN_WIDTH = 110
+PLAIN_WIDTH = 120
+
+#: From here on a report says that the machine was not quiet.
+NOISY_SHARE = 0.1
 
 #: What a cell may hold.  None is shown as a dash: not measured.
 Cell = str | int | float | Measure | None
@@ -85,6 +88,22 @@ class Report:
     remarks: list[str] = attrs.field(factory=list)
     """What a reader has to know, above all what cannot be concluded."""
     wrong_answers: list[str] = attrs.field(factory=list)
+    foreign_share: float = 0.0
+    """The largest share of the server's core that others had while something was measured."""
+
+    def note_noise(self, foreign_share: float) -> None:
+        """Take note of the share of the server's core that other processes had in one contest."""
+        self.foreign_share = max(self.foreign_share, foreign_share)
+
+    def all_remarks(self) -> list[str]:
+        """Return the remarks, and one on the noise when there was much."""
+        if self.foreign_share < NOISY_SHARE:
+            return self.remarks
+        return [
+            *self.remarks,
+            f"other processes had up to {self.foreign_share:.0%} of the server's core: rates and "
+            "latencies cannot be concluded from this run, ratios of CPU only roughly",
+        ]
 
     @property
     def exit_status(self) -> int:
@@ -99,7 +118,7 @@ class Report:
             "settings": self.settings,
             "tables": [table.as_json() for table in self.tables],
             "bars": [bar.as_json() for bar in self.bars],
-            "remarks": self.remarks,
+            "remarks": self.all_remarks(),
             "wrong_answers": self.wrong_answers,
         }
 
@@ -121,7 +140,7 @@ class Report:
                 verdict = "[green]PASS[/green]" if bar.kept else "[red]FAIL[/red]"
                 bars.add_row(bar.what, bar.limit, _number(bar.value, 2), verdict)
             console.print(bars)
-        for remark in self.remarks:
+        for remark in self.all_remarks():
             console.print(f"- {remark}", highlight=False, markup=False)
         for fault in self.wrong_answers:
             console.print(f"WRONG ANSWER: {fault}", style="red", highlight=False, markup=False)

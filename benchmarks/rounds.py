@@ -20,6 +20,9 @@ from benchmarks.processes import Cores, ServerProcess, core_busy_seconds
 #: Requests of a trial run, which tells how many fill a round.
 TRIAL_REQUESTS = 64
 
+#: How the id begins that all requests of h2load have.
+H2LOAD_REQUEST_ID = b"h2load"
+
 
 @attrs.define
 class Contender:
@@ -122,7 +125,7 @@ def play_h2load(
     with tempfile.TemporaryDirectory(prefix="replay-benchmark-") as folder:
         body = Path(folder) / "body"
         id_bytes = contender.template.id_bytes
-        body.write_bytes(contender.template.request(b"h2load".ljust(id_bytes, b"-")))
+        body.write_bytes(contender.template.request(H2LOAD_REQUEST_ID.ljust(id_bytes, b"-")))
         load = h2load.Load(
             url=contender.url,
             body=body,

@@ -125,6 +125,7 @@ class Benchmark:
         )
         for entrant in entrants:
             self._report.wrong_answers += entrant.faults
+            self._report.note_noise(foreign_share(played[entrant.name]).median)
         return played
 
     def _rows(self, played: dict[str, list[Round]], **first: Cell) -> list[dict[str, Cell]]:
@@ -287,6 +288,7 @@ class Benchmark:
                 )
             for entrant in entrants:
                 self._report.wrong_answers += entrant.faults
+                self._report.note_noise(foreign_share(played[entrant.name]).median)
             if total == GRPC_AIO_PACED_STREAMS:
                 self._report.bars.append(
                     Bar(
@@ -327,6 +329,7 @@ class Benchmark:
                 cores=self._cores,
                 with_latencies=True,
             )
+            self._report.note_noise(one.foreign_share)
             medians.append(percentile(one.latencies_s, 0.5))
             row: dict[str, Cell] = {
                 f"p{share}_ms": percentile(one.latencies_s, share / 100) * 1000
@@ -398,7 +401,7 @@ def main(argv: list[str]) -> int:
         seconds=options.seconds or plan.seconds,
     )
     cores = choose_cores()
-    report = Report("server", settings={**attrs.asdict(plan), **attrs.asdict(cores)})
+    report = Report("server", settings={**attrs.asdict(plan), **cores.as_settings()})
     if cores.shared:
         report.remarks.append(
             "one core only: server and client share it, so requests/s say nothing and CPU is noisy"

@@ -7,6 +7,7 @@ import math
 import pytest
 from rich.console import Console
 
+from benchmarks import capture, server
 from benchmarks.h2load import H2loadError, parse, read_latencies
 from benchmarks.measures import Bar, Measure, percentile
 from benchmarks.results import Column, Report, Table
@@ -101,3 +102,19 @@ def test_a_missed_bar_is_shown_and_only_a_wrong_answer_fails():
     slow.wrong_answers.append("ours, 512/32: 3 bytes too many")
     assert slow.finish(Console(file=out, width=100), None) == 1
     assert "3 bytes too many" in out.getvalue()
+
+
+def test_a_run_beside_other_work_says_what_cannot_be_concluded():
+    quiet, noisy = report(), report()
+    quiet.note_noise(0.02)
+    noisy.note_noise(0.4)
+    noisy.note_noise(0.02)
+    assert quiet.as_json()["remarks"] == []
+    assert "40%" in noisy.as_json()["remarks"][0]
+
+
+def test_a_missing_h2load_is_said_with_the_package_that_has_it(monkeypatch, capsys):
+    monkeypatch.setenv("PATH", "")
+    assert server.main(["--quick"]) == 1
+    assert capture.main(["--quick"]) == 1
+    assert capsys.readouterr().out.count("apt-get install nghttp2-client") == 2
