@@ -4,8 +4,7 @@ Flags are rows of `FLAGS`: a name, the key of the configuration that it sets, an
 text is read by the same rules as the file, so that everything wrong is told at once.
 """
 
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -14,7 +13,7 @@ import structlog
 
 from replay.config import Config, as_plain, find_warnings, load_config
 from replay.config.problems import Setting
-from replay.errors import BindError, CaptureOpenError, ConfigError
+from replay.errors import ConfigError
 from replay.log import LogFormat, LogLevel, configure_logging
 
 log = structlog.get_logger()
@@ -122,51 +121,15 @@ def serve(
     try:
         config = load_config(file, given)
     except ConfigError as error:
-        _say(error)
+        click.echo(error, err=True)
         context.exit(2)
     configure_logging(log_level, log_format)
     for section, value in as_plain(config).items():
         log.info("configuration", section=section, value=value)
     for warning in find_warnings(config):
         log.warning(warning)
-    context.exit(_run(config))
-
-
-def _run(config: Config) -> int:
-    """Serve *config* and return the exit code."""
     # Trio, the HTTP/2 connection and all that hangs on it are not needed to refuse a flag.
-    import trio
-
-    from replay.cli.stopping import run_until_stopped
+    from replay.cli.stopping import run
     from replay.runtime import open_runtime
 
-    # A reader that left (of a pipe for the capture, or for the log) is an error, not the end.
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    code = 0
-    try:
-        if not trio.run(run_until_stopped, open_runtime, config):
-            code = 1
-    except* (ConfigError, CaptureOpenError) as group:
-        for error in _leaves(group):
-            _say(error)
-        code = 2
-    except* BindError as group:
-        for error in _leaves(group):
-            _say(error)
-        code = 1
-    except* Exception as group:
-        log.critical("failed", exc_info=group)
-        code = 1
-    return code
-
-
-def _say(error: BaseException) -> None:
-    click.echo(str(error), err=True)
-
-
-def _leaves(group: BaseExceptionGroup[Any]) -> Iterator[BaseException]:
-    for each in group.exceptions:
-        if isinstance(each, BaseExceptionGroup):
-            yield from _leaves(each)
-        else:
-            yield each
+    context.exit(run(open_runtime, config))

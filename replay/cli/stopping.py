@@ -1,4 +1,4 @@
-"""Run a runtime until signals end it.
+"""Run a runtime until signals end it, and say how it ended.
 
 SIGTERM and SIGINT ask for an orderly stop; the second of them ends at once; a third finds the
 system's own handling again.  SIGHUP opens the capture's path anew.
@@ -10,10 +10,12 @@ from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 import attrs
+import click
 import structlog
 import trio
 
 from replay.config import Config
+from replay.errors import BindError, CaptureOpenError, ConfigError
 
 log = structlog.get_logger()
 
@@ -41,6 +43,37 @@ class _Watched:
     shutdown: trio.Event = attrs.field(factory=trio.Event)
     serving: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     runtime: StartedRuntime | None = None
+
+
+def run(open_runtime: OpenRuntime, config: Config) -> int:
+    """Serve *config* until a signal ends it, and return the exit code of the command.
+
+    0: an orderly stop; 1: a failure at run time, or a stop that was not orderly; 2: nothing could
+    start because of the configuration or the capture.
+    """
+    # A reader that left (of a pipe for the capture, or for the log) is an error, not the end.
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    code = 0
+    try:
+        code = 0 if trio.run(run_until_stopped, open_runtime, config) else 1
+    except* (ConfigError, CaptureOpenError) as group:
+        _say(group)
+        code = 2
+    except* BindError as group:
+        _say(group)
+        code = code or 1
+    except* Exception as group:
+        log.critical("failed", exc_info=group)
+        code = code or 1
+    return code
+
+
+def _say(group: BaseExceptionGroup[BaseException]) -> None:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            _say(error)
+        else:
+            click.echo(error, err=True)
 
 
 async def run_until_stopped(open_runtime: OpenRuntime, config: Config) -> bool:

@@ -42,12 +42,13 @@ class Problem:
     text: str
 
     def line(self, file: str) -> str:
-        """Return the line that the operator reads; *file* is the name that he gave."""
+        """Return the line that the operator reads; *file* is the name under which he knows it."""
+        text = escape_controls(self.text)
         if isinstance(self.place, int):
-            return f"{file}:{self.place}: {format_path(self.path)}: {self.text}"
+            return f"{file}:{self.place}: {format_path(self.path)}: {text}"
         rest = _without_prefix(self.path, self.place.path)
         below = f"{format_path(rest)[2:]}: " if rest else ""
-        return f"{self.place.name}: {below}{self.text}"
+        return f"{self.place.name}: {below}{text}"
 
 
 @attrs.frozen

@@ -218,7 +218,7 @@ def _hint_at_form(node: Scalar, wanted: re.Pattern[str]) -> str:
 
 def _hint_at_key(key: str, hints: Mapping[str, Any], known: list[str]) -> str:
     """Say what the author of an unknown key may have meant."""
-    near = difflib.get_close_matches(key, known, n=1)
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
     if near:
         return f": did you mean {quoted(near[0])}?"
     for name in known:

@@ -46,10 +46,8 @@ def apply_default_sampling_params(
     contradict what the request sets (`min_new_tokens` above its `max_new_tokens`) does not apply:
     it must not turn a good request into a bad one.
     """
-    missing = {
-        name: value for name, value in defaults.items() if _is_unset(message.sampling_params, name)
-    }
     sent = message.sampling_params
+    missing = {name: value for name, value in defaults.items() if _applies(sent, name, value)}
     if "max_new_tokens" in missing and _crosses(sent.min_new_tokens, missing["max_new_tokens"]):
         del missing["max_new_tokens"]
     if sent.HasField("max_new_tokens") and _crosses(
@@ -69,9 +67,10 @@ def apply_default_sampling_params(
     return changed
 
 
-def _is_unset(params: pb.SamplingParams, name: str) -> bool:
-    field = params.DESCRIPTOR.fields_by_name[name]
-    return not (params.HasField(name) if field.has_presence else getattr(params, name))
+def _applies(sent: pb.SamplingParams, name: str, value: object) -> bool:
+    if sent.DESCRIPTOR.fields_by_name[name].has_presence:
+        return not sent.HasField(name)
+    return bool(value) and not getattr(sent, name)
 
 
 def _crosses(least: object, most: object) -> bool:
