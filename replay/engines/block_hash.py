@@ -12,22 +12,19 @@ from hashlib import blake2b
 assert array("I").itemsize == 4, "a token id has 32 bits"
 
 
-def hash_blocks(
-    ids: "array[int]", block_size: int, first: int, last: int, parent: int | None
-) -> list[int]:
-    """Return the hashes of the blocks *first* up to *last* (excluded) of *ids*.
+def hash_blocks(ids: "array[int]", block_size: int, parent: int | None) -> list[int]:
+    """Return the hashes of the blocks that *ids* (type code "I") fills; a rest is left out.
 
-    *ids* has type code "I" and the sequence's first token in front; *parent* is the hash of the
-    block before *first*, None if there is none.
+    *parent* is the hash of the block before them, None at the start of a sequence.
     """
-    chunk = ids[first * block_size : last * block_size]
     if sys.byteorder == "big":
-        chunk.byteswap()
-    data = chunk.tobytes()
+        ids = ids[:]
+        ids.byteswap()
+    data = ids.tobytes()
     step = 4 * block_size
     chain = b"" if parent is None else parent.to_bytes(8, "little", signed=True)
     hashes = []
-    for start in range(0, len(data), step):
-        chain = blake2b(chain + data[start : start + step], digest_size=8).digest()
+    for end in range(step, len(data) + 1, step):
+        chain = blake2b(chain + data[end - step : end], digest_size=8).digest()
         hashes.append(int.from_bytes(chain, "little", signed=True))
     return hashes

@@ -13,7 +13,7 @@ back to the head of the queue and is computed anew; in such a pass nobody is adm
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
 import attrs
@@ -38,29 +38,35 @@ class KvSequence:
         "full_blocks",
         "generated",
         "hashes",
-        "ids",
         "is_prefilling",
         "is_running",
         "known",
+        "prompt",
         "publishes",
+        "says",
         "steps",
         "take",
     )
 
     def __init__(
-        self, ids: "array[int]", prompt_tokens: int, steps: int, hashes: Iterable[int] = ()
+        self,
+        prompt: "array[int]",
+        says: Sequence[int],
+        steps: int,
+        hashes: Iterable[int],
     ) -> None:
-        #: The prompt, and behind it what the sequence is going to say.
-        self.ids = ids
+        self.prompt = prompt
+        #: What it is going to generate.
+        self.says = says
         #: How many tokens there are to compute with: the prompt, and what has been generated.
-        self.known = prompt_tokens
+        self.known = len(prompt)
         #: How many tokens have their KV in `blocks`.
         self.computed = 0
         self.generated = 0
-        #: How many tokens to generate.
+        #: How many tokens to generate: one more than it says, if a stop id is to be cut off.
         self.steps = steps
         #: Of the prompt's full blocks, and of those that were filled since.
-        self.hashes = list(hashes)
+        self.hashes = [*hashes]
         self.blocks: list[Block] = []
         #: How many of `blocks` are full, and so in the cache.
         self.full_blocks = 0
@@ -77,6 +83,15 @@ class KvSequence:
         # What the pass under way does with it: tokens to compute, hashes evicted for them.
         self.take = 0
         self.evicted: list[int] = []
+
+    def tokens(self, first: int, last: int) -> "array[int]":
+        """Return the tokens at positions *first* up to *last* (excluded), prompt in front."""
+        prompt = self.prompt
+        size = len(prompt)
+        tokens = prompt[first:last]
+        if last > size:
+            tokens.extend(self.says[max(0, first - size) : last - size])
+        return tokens
 
 
 @attrs.define
@@ -206,15 +221,21 @@ class Scheduler:
         events: list[KvEvent] = []
         someone_finished = False
         self._under_way = []
+        # Evictions are told in the order of the sequences, but all of them came before anything was
+        # completed: what one evicted and another completes has never been gone.
+        untold = {each for sequence in finished_pass.sequences for each in sequence.evicted}
         for sequence in finished_pass.sequences:
-            if sequence.evicted:  # for a sequence that was cancelled meanwhile, too
-                events.append(BlocksRemoved(sequence.evicted))
+            if sequence.evicted:  # by one that was cancelled meanwhile, too
+                removed = [each for each in sequence.evicted if each in untold]
+                if removed:
+                    events.append(BlocksRemoved(removed))
+                untold.difference_update(removed)
                 sequence.evicted = []
             if not sequence.is_running:
                 continue
             sequence.computed += sequence.take
             if caches and sequence.computed // block_size > sequence.full_blocks:
-                self._fill_blocks(sequence, events)
+                self._fill_blocks(sequence, events, untold)
             new_tokens = sequence.take
             if sequence.is_prefilling:
                 if sequence.computed < sequence.known:
@@ -359,7 +380,7 @@ class Scheduler:
             self._allocate(sequence, needed)
             next_pass.add_prefill(sequence, take)
 
-    def _fill_blocks(self, sequence: KvSequence, events: list[KvEvent]) -> None:
+    def _fill_blocks(self, sequence: KvSequence, events: list[KvEvent], untold: set[int]) -> None:
         """Put the blocks that are full now into the cache; tell of runs of those that are new."""
         block_size = self._block_size
         first, last = sequence.full_blocks, sequence.computed // block_size
@@ -368,11 +389,13 @@ class Scheduler:
             return
         hashes = sequence.hashes
         if len(hashes) < last:
-            parent = hashes[-1] if hashes else None
-            hashes += hash_blocks(sequence.ids, block_size, len(hashes), last, parent)
+            tokens = sequence.tokens(len(hashes) * block_size, last * block_size)
+            hashes += hash_blocks(tokens, block_size, hashes[-1] if hashes else None)
         run = first
         for number in range(first, last):
-            if not self.pool.complete(sequence.blocks[number], hashes[number]):
+            is_news = self.pool.complete(sequence.blocks[number], hashes[number])
+            if not is_news or hashes[number] in untold:
+                untold.discard(hashes[number])
                 self._store_run(sequence, run, number, events)
                 run = number + 1
         self._store_run(sequence, run, last, events)
@@ -386,7 +409,7 @@ class Scheduler:
                 BlocksStored(
                     parent=sequence.hashes[first - 1] if first else None,
                     hashes=sequence.hashes[first:last],
-                    token_ids=sequence.ids[first * block_size : last * block_size],
+                    token_ids=sequence.tokens(first * block_size, last * block_size),
                     block_size=block_size,
                 )
             )

@@ -30,8 +30,8 @@ def sequence(
     prompt: Iterable[int], steps: int = 3, *, says: int = 1000, block_size: int = 4
 ) -> KvSequence:
     ids = array("I", prompt)
-    hashes = hash_blocks(ids, block_size, 0, len(ids) // block_size, None)
-    return KvSequence(ids + array("I", range(says, says + steps)), len(ids), steps, hashes)
+    hashes = hash_blocks(ids, block_size, None)
+    return KvSequence(ids, range(says, says + steps), steps, hashes)
 
 
 def submit(scheduler: Scheduler, *args: Any, **keywords: Any) -> KvSequence:
@@ -317,8 +317,8 @@ def test_content_that_two_compute_at_once_is_told_once() -> None:
     second = submit(scheduler, [*range(8), 5, 6, 7, 8], steps=1)
     _, _, events = run_pass(scheduler)
     assert events == [
-        BlocksStored(None, first.hashes, first.ids[:12], 4),
-        BlocksStored(second.hashes[1], second.hashes[2:], second.ids[8:12], 4),
+        BlocksStored(None, first.hashes, first.tokens(0, 12), 4),
+        BlocksStored(second.hashes[1], second.hashes[2:], second.tokens(8, 12), 4),
     ]
 
 
@@ -333,6 +333,22 @@ def test_content_is_removed_only_with_its_last_copy() -> None:
     submit(scheduler, range(200, 216), steps=1)
     run_pass(scheduler)
     assert twin.hashes[0] not in scheduler.pool
+
+
+def test_what_one_evicts_and_another_completes_has_never_been_gone() -> None:
+    scheduler = scheduler_of(kv_blocks=4, max_batched_tokens=8)
+    slow, quick = submit(scheduler, range(6), steps=9, says=6), submit(scheduler, range(8), steps=1)
+    run_pass(scheduler)
+    run_pass(scheduler)
+    assert (slow.computed, quick.generated) == (7, 1)
+    newcomer = submit(scheduler, range(100, 104), steps=1)
+    under_way = scheduler.begin_pass()
+    assert under_way is not None
+    assert newcomer.evicted == [quick.hashes[1]]
+    events = scheduler.finish_pass(under_way).events
+    assert slow.hashes[1] == quick.hashes[1]
+    assert events == [BlocksStored(None, newcomer.hashes, newcomer.tokens(0, 4), 4)]
+    assert quick.hashes[1] in scheduler.pool
 
 
 def test_an_eviction_is_told_even_if_its_cause_is_cancelled() -> None:
@@ -358,7 +374,7 @@ def test_clearing_is_told_and_what_runs_stays_out_of_the_cache() -> None:
     assert all(not events for _, _, events in run_all(scheduler))
     assert (running.generated, scheduler.pool.cached, scheduler.pool.available) == (20, 0, 100)
     again = submit(scheduler, range(6), steps=1)
-    assert run_pass(scheduler)[2] == [BlocksStored(None, again.hashes, again.ids[:4], 4)]
+    assert run_pass(scheduler)[2] == [BlocksStored(None, again.hashes, again.tokens(0, 4), 4)]
 
 
 def test_an_eviction_is_not_told_behind_the_clearing_that_came_later() -> None:
@@ -523,7 +539,7 @@ class SchedulerLaws(RuleBasedStateMachine):
                 assert event.parent is None or event.parent in self.told
                 assert self.told.isdisjoint(event.hashes)
                 assert len(event.token_ids) == BLOCK * len(event.hashes)
-                chained = hash_blocks(event.token_ids, BLOCK, 0, len(event.hashes), event.parent)
+                chained = hash_blocks(event.token_ids, BLOCK, event.parent)
                 assert chained == list(event.hashes)
                 self.told |= set(event.hashes)
 
