@@ -80,7 +80,8 @@ def test_a_path_that_a_document_names_is_there(document: str | Path) -> None:
 
 def test_every_dependency_has_its_sentence() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    required = [*project["dependencies"], *sum(project["optional-dependencies"].values(), [])]
+    extras = project["optional-dependencies"].values()
+    required = [*project["dependencies"], *(each for extra in extras for each in extra)]
     text = (ROOT / "docs" / "dependencies.md").read_text().lower()
     names = {re.split(r"[\[<>=]", requirement)[0].lower() for requirement in required}
     rows = "\n".join(line.split("|")[1] for line in text.splitlines() if line.startswith("| "))
