@@ -62,7 +62,7 @@ class Runtime:
         self.config = config
         self.workers = tuple(workers)
         self.listening = tuple(listening)
-        self._capture = capture
+        self.capture = capture
         self._names = [name for each in listening for name in each.names]
 
     @property
@@ -76,8 +76,8 @@ class Runtime:
         Without a capture nothing happens.  A path that cannot be opened is logged, and the old file
         stays in use.
         """
-        if self._capture is not None:
-            await self._capture.reopen()
+        if self.capture is not None:
+            await self.capture.reopen()
 
 
 @asynccontextmanager
