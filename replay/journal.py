@@ -8,6 +8,7 @@ The loop itself never waits for the file.  A disk or a pipe that hangs delays th
 their own line, and these can be cancelled.
 """
 
+import contextlib
 import os
 import queue
 import threading
@@ -228,10 +229,9 @@ class Journal(trio.abc.AsyncResource):
             self._write_until_stopped()
         finally:
             self._file.close()
-            try:
+            # If the loop is gone the interrupt stays open: a late `close` must find it.
+            with contextlib.suppress(trio.RunFinishedError):
                 self._token.run_sync_soon(self._end)
-            except trio.RunFinishedError:
-                os.close(self._interrupt)
 
     def _write_until_stopped(self) -> None:
         item: _Line | _Reopening | None
