@@ -106,8 +106,6 @@ async def open_runtime(config: Config, *, engine: Engine | None = None) -> Async
             metadata_allow=worker.metadata_allow,
         )
     try:
-        if capture is not None and not engines:
-            log.warning("nothing is captured", reason="there is no gRPC worker")
         listening = listen(_addresses(worker))
         try:
             workers = [_build_worker(each, config, capture) for each in engines]
@@ -137,9 +135,11 @@ async def _running(runtime: Runtime, tls: ssl.SSLContext | None) -> AsyncIterato
             yield
             grace = runtime.config.shutdown.grace_seconds
         finally:
-            with trio.CancelScope(shield=True):
+            try:
+                # Not shielded: a cancellation ends the grace, and what comes after it is bounded.
                 await _stop(runtime, grace)
-            engines.cancel()
+            finally:
+                engines.cancel()
 
 
 async def _run_engines(
