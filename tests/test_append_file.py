@@ -138,6 +138,24 @@ def test_a_batch_is_in_the_file_in_order(tmp_path, open_file) -> None:
     assert (tmp_path / "f").read_bytes() == b"1\n2\n3\n"
 
 
+def write_calls() -> int:
+    """Return how often this thread has called write(2) or one of its kin."""
+    counters = Path("/proc/thread-self/io").read_text()
+    return int(counters.split("syscw:")[1].split()[0])
+
+
+@pytest.mark.skipif(
+    not Path("/proc/thread-self/io").exists(), reason="the kernel does not count system calls"
+)
+@pytest.mark.parametrize("before", [b"", b"torn"])
+def test_a_batch_is_one_write_with_what_ends_a_torn_line(tmp_path, open_file, before) -> None:
+    (tmp_path / "f").write_bytes(before)
+    file = open_file(tmp_path / "f")
+    calls = write_calls()
+    file.append([b"x" * 20_000 + b"\n"] * 40)
+    assert write_calls() - calls == 1
+
+
 def test_a_torn_tail_is_ended_once_before_the_first_line(tmp_path, open_file) -> None:
     (tmp_path / "f").write_bytes(b"whole\nto")
     file = open_file(tmp_path / "f")
@@ -295,8 +313,11 @@ def test_lines_larger_than_a_pipe_arrive_whole_and_in_order(tmp_path, open_file)
     os.close(reader)
 
 
-def test_lines_that_the_pipe_took_are_confirmed_before_the_rest_waits(tmp_path, open_file) -> None:
+def test_lines_that_the_pipe_took_are_confirmed_before_the_rest_waits(
+    tmp_path, open_file, interrupt
+) -> None:
     path = fifo(tmp_path)
+    os.eventfd_write(interrupt, 1)  # whoever waits comes back with nothing
     reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     outcomes = open_file(path).append([b"x" * 1023 + b"\n"] * 200)
     assert 0 < len(outcomes) < 200

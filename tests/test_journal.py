@@ -316,11 +316,13 @@ async def test_after_a_rename_lines_go_to_the_old_file_until_the_path_is_opened_
 ) -> None:
     async with Journal.open(tmp_path / "f") as journal:
         await journal.append(b"1\n")
+        descriptors = len(os.listdir("/proc/self/fd"))
         (tmp_path / "f").rename(tmp_path / "f.1")
         await journal.append(b"2\n")
         journal.append_nowait(b"3\n")
         await journal.reopen()
         await journal.append(b"4\n")
+        assert len(os.listdir("/proc/self/fd")) == descriptors
     assert (tmp_path / "f.1").read_bytes() == b"1\n2\n3\n"
     assert (tmp_path / "f").read_bytes() == b"4\n"
     assert (tmp_path / "f").stat().st_mode & 0o777 == 0o600
