@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 
 from replay.config.model import INT_MAX
-from replay.config.problems import Fault, Path, shown
+from replay.config.problems import Fault, Path, quoted
 
 
 def whole(path: Path, value: int | None, least: int, most: int = INT_MAX) -> Iterator[Fault]:
@@ -51,4 +51,4 @@ def not_empty(path: Path, value: str | None) -> Iterator[Fault]:
     if value == "":
         yield Fault(path, "must not be empty")
     elif value is not None and "\0" in value:
-        yield Fault(path, f"must not have a NUL character, is {shown(value)}")
+        yield Fault(path, f"must not have a NUL character, is {quoted(value)}")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from replay.config.engines import RealisticConfig
 from replay.config.model import Config
-from replay.config.problems import Fault, Path, shown
+from replay.config.problems import Fault, Path, quoted
 
 
 def missing_files(config: Config) -> Iterator[Fault]:
@@ -35,19 +35,19 @@ def _file(path: Path, name: str | None) -> Iterator[Fault]:
     if not name or "\0" in name:
         return
     if not os.path.exists(name):
-        yield Fault(path, f"there is no file {shown(name)}")
+        yield Fault(path, f"there is no file {quoted(name)}")
     elif os.path.isdir(name):
-        yield Fault(path, f"must be a file, is a folder: {shown(name)}")
+        yield Fault(path, f"must be a file, is a folder: {quoted(name)}")
     elif not os.access(name, os.R_OK):
-        yield Fault(path, f"may not be read: {shown(name)}")
+        yield Fault(path, f"may not be read: {quoted(name)}")
 
 
 def _folder(path: Path, name: str | None) -> Iterator[Fault]:
     if not name or "\0" in name:
         return
     if not os.path.exists(name):
-        yield Fault(path, f"there is no folder {shown(name)}")
+        yield Fault(path, f"there is no folder {quoted(name)}")
     elif not os.path.isdir(name):
-        yield Fault(path, f"must be a folder, is a file: {shown(name)}")
+        yield Fault(path, f"must be a folder, is a file: {quoted(name)}")
     elif not os.access(name, os.R_OK | os.X_OK):
-        yield Fault(path, f"may not be read: {shown(name)}")
+        yield Fault(path, f"may not be read: {quoted(name)}")

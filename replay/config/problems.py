@@ -86,15 +86,6 @@ def quoted(text: str) -> str:
     return escape_controls(json.dumps(cut, ensure_ascii=False))
 
 
-def shown(value: object) -> str:
-    """Return *value* as a message shows it: text in quotes, the rest as the file writes it."""
-    if isinstance(value, str):
-        return quoted(value)
-    if isinstance(value, bool | None):
-        return json.dumps(value)
-    return escape_controls(str(value)[:SHOWN_CHARACTERS])
-
-
 def _without_prefix(path: Path, known: Path) -> Path:
     """Return what *path* has beyond the part that it shares with *known*."""
     shared = 0

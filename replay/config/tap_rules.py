@@ -16,7 +16,7 @@ from replay.config.model import (
     TapConfig,
     Transport,
 )
-from replay.config.problems import Fault, Path, shown
+from replay.config.problems import Fault, Path, quoted
 from replay.config.worker_rules import LAST_PORT, host_faults
 from replay.taps.filter_names import conflicts
 
@@ -33,7 +33,7 @@ def event_plane_faults(plane: EventPlaneConfig, taps: Sequence[TapConfig]) -> It
     try:
         address = parse_bind(plane.bind)
     except ValueError as error:
-        yield Fault(bind, f"{error}, is {shown(plane.bind)}")
+        yield Fault(bind, f"{error}, is {quoted(plane.bind)}")
     else:
         last = (address.port or 0) + len(taps) - 1
         if last > LAST_PORT:
@@ -46,7 +46,7 @@ def event_plane_faults(plane: EventPlaneConfig, taps: Sequence[TapConfig]) -> It
     if plane.advertise is not None:
         yield from host_faults(advertise, plane.advertise)
         if is_wildcard(plane.advertise):
-            text = f"must be an address that consumers can reach, is {shown(plane.advertise)}"
+            text = f"must be an address that consumers can reach, is {quoted(plane.advertise)}"
             yield Fault(advertise, text)
     root = (*_PLANE, "discovery", "root")
     yield from not_empty(root, plane.discovery.root)
@@ -71,7 +71,7 @@ def _tap_faults(path: Path, tap: TapConfig, plane: EventPlaneConfig) -> Iterator
         # A topic that comes from the name needs no complaint of its own.
         is_derived = name == "topic" and value == f"shadow-requests-{tap.name}"
         if not is_derived and not _TOKEN.fullmatch(value):
-            yield Fault((*path, name), f"must match [A-Za-z0-9_-]+, is {shown(value)}")
+            yield Fault((*path, name), f"must match [A-Za-z0-9_-]+, is {quoted(value)}")
     if tap.topic == STATUS_TOPIC:
         yield Fault((*path, "topic"), f"{STATUS_TOPIC} is the topic of the status records")
     capture = ((*path, "capture"),)
@@ -118,12 +118,12 @@ def _repeats(taps: Sequence[TapConfig]) -> Iterator[Fault]:
         path = ("taps", index)
         twin = names.setdefault(tap.name, index)
         if twin != index:
-            text = f"must differ from $.taps[{twin}].name: both are {shown(tap.name)}"
+            text = f"must differ from $.taps[{twin}].name: both are {quoted(tap.name)}"
             yield Fault((*path, "name"), text, (("taps", twin, "name"),))
         other = topics.setdefault(tap.topic, index)
         is_derived = tap.topic == f"shadow-requests-{tap.name}"
         if other != index and not (is_derived and other == twin):
-            text = f"must differ from $.taps[{other}].topic: both are {shown(tap.topic)}"
+            text = f"must differ from $.taps[{other}].topic: both are {quoted(tap.topic)}"
             # A topic may come from the name, so the rule is moot without the names.
             involved = [("taps", other, "topic"), ("taps", other, "name"), (*path, "name")]
             yield Fault((*path, "topic"), text, tuple(involved))

@@ -9,7 +9,7 @@ from typing import Any
 
 from replay.config.describe import as_plain
 from replay.config.model import Config
-from replay.config.problems import Fault, Path, shown
+from replay.config.problems import Fault, Path, quoted
 
 #: Key → the values that are refused; an empty tuple refuses every value but the default.  `*`
 #: stands for any key of a mapping.
@@ -20,7 +20,6 @@ UNBUILT: Mapping[str, tuple[str, ...]] = {
     "worker.overrides": (),
     "worker.overrides.*.engine.kind": ("realistic", "upstream"),
     "worker.engine.kind": ("realistic", "upstream"),
-    "worker.tls": (),
     "event_plane": (),
     "http.port": (),
     "http.admin": (),
@@ -35,7 +34,7 @@ def unbuilt_faults(config: Config) -> Iterator[Fault]:
     for pattern, refused in UNBUILT.items():
         for path, value in _matches(plain, pattern.split(".")):
             if value in refused if refused else [(path, value)] != [*_matches(defaults, path)]:
-                named = f"{shown(value)} " if refused else ""
+                named = f"{quoted(value)} " if refused else ""
                 yield Fault(path, f"{named}is not built yet")
 
 

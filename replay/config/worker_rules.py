@@ -12,7 +12,7 @@ from replay.config.address import UNIX_PATH_BYTES, parse_host, unix_socket
 from replay.config.bounds import above, at_least, not_empty, share, whole
 from replay.config.engines import CannedConfig, EngineConfig, RealisticConfig, UpstreamConfig
 from replay.config.model import LimitsConfig, WorkerConfig
-from replay.config.problems import Fault, Path, shown
+from replay.config.problems import Fault, Path, quoted
 from replay.worker.default_params import default_sampling_faults
 
 LAST_PORT = 65535
@@ -68,7 +68,7 @@ def _listener_faults(worker: WorkerConfig) -> Iterator[Fault]:
         yield from host_faults(host, worker.host)
         return
     if not socket_path.startswith("/") or "\0" in socket_path:
-        yield Fault(host, f"must name a Unix socket as unix:/path, is {shown(worker.host)}")
+        yield Fault(host, f"must name a Unix socket as unix:/path, is {quoted(worker.host)}")
     if len(socket_path.encode(errors="replace")) > UNIX_PATH_BYTES:
         yield Fault(host, f"must have a socket path of at most {UNIX_PATH_BYTES} bytes")
     if worker.grpc_count > 1:
@@ -80,7 +80,7 @@ def host_faults(path: Path, host: str) -> Iterator[Fault]:
     try:
         parse_host(host)
     except ValueError as error:
-        yield Fault(path, f"{error}, is {shown(host)}")
+        yield Fault(path, f"{error}, is {quoted(host)}")
 
 
 def _limit_faults(limits: LimitsConfig) -> Iterator[Fault]:
@@ -142,7 +142,7 @@ def _realistic_faults(path: Path, engine: RealisticConfig, workers: int) -> Iter
         text = f"must hold a block of {engine.block_size} tokens, is {engine.kv_tokens}"
         yield Fault((*path, "kv_tokens"), text, ((*path, "block_size"),))
     if not re.fullmatch(r"polynomial|linear|fit:.+", engine.timing, re.DOTALL):
-        text = f"must be polynomial, linear or fit:PATH, is {shown(engine.timing)}"
+        text = f"must be polynomial, linear or fit:PATH, is {quoted(engine.timing)}"
         yield Fault((*path, "timing"), text)
     yield from above((*path, "prefill_tps"), engine.prefill_tps, 0)
     for name in ("decode_base_ms", "decode_per_req_ms", "request_overhead_ms"):

@@ -1,4 +1,4 @@
-"""`python -m replay serve` as a process: signals, ports, files shared with other processes."""
+"""`replay serve` as a process: what it says where, and how it ends."""
 
 import json
 import os
@@ -6,268 +6,125 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
-import trio
-from purerpc.grpclib.exceptions import RpcFailedError, UnavailableError
-from worker_process import WorkerProcess, running_worker
 
-from replay.rpc.client import open_channel
-from replay.worker.capture_reader import TornLine, read_lines
-from replay.worker.methods import GENERATE
-from tests.engines.requests import generate_request
-
-LONG = 10**6
+#: Longer than any start or stop here takes, even on a busy machine.
+PATIENCE_SECONDS = 30
 
 
-def run_serve(*flags: str | Path, seconds: float = 20) -> subprocess.CompletedProcess[str]:
-    """Run `serve` with flags that must end it."""
-    return subprocess.run(
+@contextmanager
+def serving(*flags: str) -> Iterator[tuple[subprocess.Popen[str], list[dict[str, Any]]]]:
+    """Start the command and wait until it listens; give the process and its log so far."""
+    command = [sys.executable, "-m", "replay", "serve", "--log-format", "json", *flags]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stderr is not None
+            log: list[dict[str, Any]] = []
+            while not log or log[-1]["event"] != "listening":
+                log.append(json.loads(process.stderr.readline()))
+            yield process, log
+        finally:
+            process.kill()
+
+
+def end(process: subprocess.Popen[str], number: int = signal.SIGTERM) -> tuple[int, str, list[str]]:
+    """Send a signal; return the exit code, stdout, and the events logged since."""
+    process.send_signal(number)
+    out, err = process.communicate(timeout=PATIENCE_SECONDS)
+    return process.returncode, out, [json.loads(line)["event"] for line in err.splitlines()]
+
+
+def refused(*flags: str) -> tuple[int, str, str]:
+    """Run the command that must not start; return exit code, stdout, and stderr without the log."""
+    done = subprocess.run(
         [sys.executable, "-m", "replay", "serve", "--log-format", "json", *flags],
-        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=seconds,
-        check=False,
+        timeout=PATIENCE_SECONDS,
     )
+    said = [line for line in done.stderr.splitlines() if not line.startswith("{")]
+    assert '"listening"' not in done.stderr
+    return done.returncode, done.stdout, "\n".join(said)
 
 
-async def generate(worker: WorkerProcess, request_id: str, tokens: int) -> str:
-    """Return how an answer ended: its finish reason, or the status."""
-    async with open_channel(worker.address) as channel:
-        try:
-            async with channel.stream(
-                GENERATE, generate_request(request_id=request_id, max_new_tokens=tokens)
-            ) as answers:
-                async for message in answers:
-                    last = message
-        except RpcFailedError as error:
-            return error.status.status_code.name
-    return last.complete.finish_reason
+def connects(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+    except OSError:
+        return False
+    return True
 
 
-def wait_for_line(path: Path, text: str) -> None:
-    deadline = time.monotonic() + 10
-    while text not in path.read_text():
-        assert time.monotonic() < deadline, path.read_text()
-        time.sleep(0.01)  # a file has no other way to say that it has grown
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_says_where_it_listens_on_stderr_and_ends_with_0(number: int) -> None:
+    with serving("--grpc-base-port", "0", "--grpc-count", "2") as (process, log):
+        addresses = log[-1]["addresses"]
+        assert len(set(addresses)) == 2
+        assert all(connects(address) for address in addresses)
+        code, out, events = end(process, number)
+        assert (code, out) == (0, "")
+        assert events[0] == "stop requested"
+        assert not any(connects(address) for address in addresses)
 
 
-@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_lets_short_streams_finish_cuts_long_ones_and_exits_with_0(tmp_path, stop):
-    capture = tmp_path / "capture.jsonl"
-    config = tmp_path / "worker.yaml"
-    config.write_text("schema_version: 1\ntaps: []\nshutdown: {grace_seconds: 1.5}\n")
-    flags = ("--config", config, "--token-ms", "5", "--capture", capture)
-    ends: dict[str, str] = {}
-
-    async def clients(worker: WorkerProcess) -> None:
-        async def one(name: str, tokens: int) -> None:
-            ends[name] = await generate(worker, name, tokens)
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(one, "short", 100)
-            nursery.start_soon(one, "long", LONG)
-            await trio.to_thread.run_sync(wait_for_line, capture, '"long"')
-            await trio.to_thread.run_sync(wait_for_line, capture, '"short"')
-            worker.process.send_signal(stop)
-
-    with running_worker(*flags, log=tmp_path / "log") as worker:
-        trio.run(clients, worker)
-        assert worker.process.wait(10) == 0
-
-    assert ends == {"short": "length", "long": "UNAVAILABLE"}
-    events = [json.loads(line)["event"] for line in worker.log.read_text().splitlines()]
-    assert events.index("listening") < events.index("stop requested") < events.index("stopping")
+def test_the_effective_configuration_is_logged_at_start() -> None:
+    with serving("--grpc-base-port", "0", "--token-ms", "2") as (process, log):
+        sections = {line["section"]: line["value"] for line in log if "section" in line}
+        assert sections["worker"]["engine"]["token_ms"] == 2.0
+        assert sections["shutdown"] == {"grace_seconds": 5.0, "drain_seconds": 2.0}
+        end(process)
 
 
-def test_a_second_signal_ends_at_once(tmp_path):
-    capture = tmp_path / "capture.jsonl"
-    config = tmp_path / "worker.yaml"
-    config.write_text("schema_version: 1\ntaps: []\nshutdown: {grace_seconds: 60}\n")
-
-    async def client(worker: WorkerProcess) -> float:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(generate, worker, "long", LONG)
-            await trio.to_thread.run_sync(wait_for_line, capture, '"long"')
-            worker.process.send_signal(signal.SIGTERM)
-            await trio.to_thread.run_sync(wait_for_line, worker.log, "stop requested")
-            worker.process.send_signal(signal.SIGTERM)
-            before = time.monotonic()
-            await trio.to_thread.run_sync(worker.process.wait)
-            return time.monotonic() - before
-
-    flags = ("--config", config, "--token-ms", "5", "--capture", capture)
-    with (
-        pytest.raises(Exception, match="ended with"),
-        running_worker(*flags, log=tmp_path / "log") as worker,
-    ):
-        assert trio.run(client, worker) < 5
+def test_an_ipv6_address_is_told_in_brackets() -> None:
+    with serving("--grpc-base-port", "0", "--host", "[::1]") as (process, log):
+        (address,) = log[-1]["addresses"]
+        assert address.startswith("[::1]:")
+        assert connects(address)
+        assert end(process)[0] == 0
 
 
-def test_a_port_in_use_is_a_failure_that_names_it():
+def test_a_port_in_use_is_named_and_nothing_stays_bound() -> None:
+    """The second port of the range is taken, so the first must be free again."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        ended = run_serve("--grpc-base-port", f"{port}")
-
-    assert ended.returncode == 1
-    assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in ended.stderr
-
-
-def test_a_range_that_is_partly_taken_leaves_nothing_bound():
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        ended = run_serve("--grpc-base-port", f"{port - 1}", "--grpc-count", "3")
-
-        assert ended.returncode == 1
-        assert f"127.0.0.1:{port}" in ended.stderr
-        for free in (port - 1, port + 1):
-            with pytest.raises(ConnectionRefusedError):
-                socket.create_connection(("127.0.0.1", free), 1).close()
+        code, out, err = refused("--grpc-base-port", str(port - 1), "--grpc-count", "2")
+        assert (code, out) == (1, "")
+        assert f"127.0.0.1:{port}" in err
+        assert "Address already in use" in err
+        assert not connects(f"127.0.0.1:{port - 1}")
 
 
-def test_capture_without_a_worker_warns(tmp_path):
-    command = [sys.executable, "-m", "replay", "serve", "--grpc-count", "0", "--log-format", "json"]
-    process = subprocess.Popen(
-        [*command, "--capture", tmp_path / "capture.jsonl"], stderr=subprocess.PIPE, text=True
-    )
-    assert process.stderr is not None
-    with process.stderr:
-        seen = []
-        for line in process.stderr:
-            seen.append(json.loads(line))
-            if seen[-1]["event"] == "listening":
-                process.terminate()
-    assert process.wait(10) == 0
-    warnings = [each for each in seen if each["level"] == "warning"]
-    assert [each["event"].partition(":")[0] for each in warnings] == ["worker.capture"]
+@pytest.mark.parametrize("kind", ["missing folder", "folder", "fifo without a reader"])
+def test_a_capture_that_cannot_be_opened_ends_with_2(tmp_path: Path, kind: str) -> None:
+    path = {"missing folder": tmp_path / "none" / "x", "folder": tmp_path}.get(kind)
+    if path is None:
+        path = tmp_path / "fifo"
+        os.mkfifo(path)
+    code, out, err = refused("--grpc-base-port", "0", "--capture", str(path))
+    assert (code, out) == (2, "")
+    assert err.startswith(f"cannot open capture file {path}: ")
 
 
-def test_the_capture_may_be_standard_output(tmp_path):
-    out = tmp_path / "out"
-    with out.open("wb") as standard_output:
-        command = [sys.executable, "-m", "replay", "serve", "--grpc-base-port", "0"]
-        process = subprocess.Popen(
-            [*command, "--log-format", "json", "--capture", "/dev/stdout"],
-            stdout=standard_output,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-    assert process.stderr is not None
-    with process.stderr:
-        for line in process.stderr:
-            event = json.loads(line)
-            if event["event"] == "listening":
-                break
-        worker = WorkerProcess(addresses=event["addresses"], log=out, process=process)
-        assert trio.run(generate, worker, "to-stdout", 2) == "length"
-        assert worker.stop() == 0
-    assert [json.loads(line)["request_id"] for line in out.read_bytes().splitlines()] == [
-        "to-stdout"
-    ]
+def test_a_capture_without_a_worker_is_warned_of(tmp_path: Path) -> None:
+    flags = ("--grpc-count", "0", "--capture", str(tmp_path / "x"))
+    with serving(*flags) as (process, log):
+        assert "warning" in [line["level"] for line in log]
+        assert end(process)[0] == 0
 
 
-PROMPT = list(range(20_000, 24_000))
-
-
-def request_of(name: str):
-    return generate_request(PROMPT, request_id=name, max_new_tokens=1)
-
-
-async def send_all(worker: WorkerProcess, names: list[str], answered: list[str]) -> None:
-    """Send requests of 24 kB lines, 32 at a time, until the worker is gone."""
-    waiting = list(reversed(names))
-    async with open_channel(worker.address) as channel, trio.open_nursery() as senders:
-
-        async def send_some() -> None:
-            while waiting:
-                name = waiting.pop()
-                try:
-                    async with channel.stream(GENERATE, request_of(name)) as answers:
-                        await answers.wait_head()
-                        answered.append(name)
-                        async for _ in answers:
-                            pass
-                except UnavailableError:
-                    return
-
-        for _ in range(32):
-            senders.start_soon(send_some)
-
-
-def captured(path: Path) -> tuple[list[str], int]:
-    """Return the ids of all whole lines, and how many torn ones there are."""
-    found, torn = [], 0
-    with path.open("rb") as file:
-        for line in read_lines(file):
-            if isinstance(line, TornLine):
-                torn += 1
-            else:
-                assert len(line.fields["input_ids"]) == len(PROMPT)
-                found.append(line.fields["request_id"])
-    return found, torn
-
-
-def test_two_processes_write_whole_lines_to_one_file(tmp_path):
-    capture = tmp_path / "capture.jsonl"
-    answered: list[str] = []
-
-    async def both(one: WorkerProcess, two: WorkerProcess) -> None:
-        async with trio.open_nursery() as nursery:
-            for each, worker in enumerate((one, two)):
-                names = [f"{each}-{number}" for number in range(200)]
-                nursery.start_soon(send_all, worker, names, answered)
-
-    with (
-        running_worker("--capture", capture, log=tmp_path / "one") as one,
-        running_worker("--capture", capture, log=tmp_path / "two") as two,
-    ):
-        trio.run(both, one, two)
-
-    found, torn = captured(capture)
-    assert torn == 0
-    assert sorted(found) == sorted(answered)
-    assert len(found) == 400
-
-
-#: By hand with 100; each costs about a second.
-KILLS = int(os.environ.get("REPLAY_TEST_KILLS", "6"))
-
-
-@pytest.mark.slow
-def test_a_killed_worker_loses_no_line_whose_client_saw_a_frame(tmp_path):
-    """And its neighbour on the same file loses none at all; a kill tears one line at the most."""
-    capture = tmp_path / "capture.jsonl"
-    answered: list[str] = []
-
-    async def kill_in_the_middle(victim: WorkerProcess, other: WorkerProcess, kill: int) -> None:
-        async with trio.open_nursery() as nursery:
-            names = [f"victim-{kill}-{number}" for number in range(100_000)]
-            nursery.start_soon(send_all, victim, names, answered)
-            nursery.start_soon(
-                send_all, other, [f"other-{kill}-{number}" for number in range(60)], answered
-            )
-            before = len(answered)
-            while len(answered) < before + 20 + 7 * (kill % 10):
-                await trio.lowlevel.checkpoint()
-            victim.process.kill()
-
-    with running_worker("--capture", capture, log=tmp_path / "other") as other:
-        for kill in range(KILLS):
-            threads = threading.active_count()
-            with (
-                pytest.raises(Exception, match="ended with -9"),
-                running_worker("--capture", capture, log=tmp_path / f"victim{kill}") as victim,
-            ):
-                trio.run(kill_in_the_middle, victim, other, kill)
-            assert threading.active_count() <= threads + 1
-
-    found, torn = captured(capture)
-    assert torn <= KILLS
-    assert not set(answered) - set(found)
-    others = [name for name in answered if name.startswith("other")]
-    assert len(others) == 60 * KILLS
-    assert len(found) == len(set(found))
+def test_a_hangup_opens_the_capture_again(tmp_path: Path) -> None:
+    path = tmp_path / "capture.jsonl"
+    with serving("--grpc-base-port", "0", "--capture", str(path)) as (process, _):
+        path.rename(tmp_path / "rotated")
+        process.send_signal(signal.SIGHUP)
+        assert end(process)[0] == 0
+    assert path.exists()
+    assert path.stat().st_mode & 0o777 == 0o600

@@ -147,7 +147,6 @@ def test_a_key_without_its_part_is_refused_by_name(problems: Problems, key: str)
             "{worker: {overrides: {50051: {engine: {kind: realistic}}}}}"
         ),
         "worker.engine.kind": "{worker: {engine: {kind: realistic}}}",
-        "worker.tls": "{worker: {tls: {certificate: taps.yaml, key: taps.yaml}}}",
         "event_plane": "{event_plane: {heartbeat_seconds: 2}}",
         "http.port": "{http: {port: 0}}",
         "http.admin": "{http: {port: 0, admin: true}}",
