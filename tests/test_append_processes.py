@@ -1,8 +1,10 @@
 """Whole lines of several processes on one file: one write for a batch, under one lock."""
 
+import fcntl
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,8 @@ import pytest
 from replay.append_file import open_append_file
 from replay.worker.capture import end_torn_line
 
-LINES, LINE_BYTES = 200, 20_000
+#: Enough that two processes on a busy machine do write at the same time: some 50 ms.
+LINES, LINE_BYTES = 3000, 4000
 
 #: Appends `LINES` lines made of the one letter that it is told, each ended by a newline.
 WRITER = """
@@ -40,11 +43,30 @@ def test_the_lines_of_two_processes_stay_whole(tmp_path: Path) -> None:
         assert writer.stdout is not None
         assert writer.stdout.readline() == b"ready\n"
     for writer in writers:
-        writer.communicate(b"go\n", timeout=30)
+        assert writer.stdin is not None
+        writer.stdin.write(b"go\n")
+        writer.stdin.flush()
+    for writer in writers:
+        writer.communicate(timeout=30)
         assert writer.returncode == 0
     lines = path.read_bytes().splitlines()
     whole = {letter * (LINE_BYTES - 1): LINES for letter in (b"a", b"b")}
     assert {line: lines.count(line) for line in set(lines)} == whole
+
+
+def test_an_append_waits_while_somebody_else_has_the_lock(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    file = open_append_file(str(path), end_torn_line, os.eventfd(0))
+    with path.open("ab") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        writer = threading.Thread(target=file.append, args=([b"ours\n"],))
+        writer.start()
+        writer.join(0.3)  # what does not wait for the lock needs some microseconds
+        assert path.read_bytes() == b""
+        fcntl.flock(other, fcntl.LOCK_UN)
+        writer.join(10)
+    file.close()
+    assert path.read_bytes() == b"ours\n"
 
 
 def test_a_batch_goes_out_in_one_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,6 +86,10 @@ def check_wheel() -> None:
         run(python, "examples/demo.py", cwd=outside)
 
 
+def check_mutations() -> None:
+    run(PYTHON, "tools/mutations.py")
+
+
 def check_tests() -> None:
     for old in (*ROOT.glob(".coverage"), *ROOT.glob(".coverage.*")):
         old.unlink()
@@ -109,12 +113,13 @@ STEPS: dict[str, Callable[[], None]] = {
     "proto": check_proto,
     "docstrings": check_docstrings,
     "wheel": check_wheel,
+    "mutations": check_mutations,
     "tests": check_tests,
     "coverage": check_coverage,
 }
 
-#: What runs when no step is named.  The wheel takes half a minute and tells little about a change.
-USUAL = tuple(name for name in STEPS if name != "wheel")
+#: What runs when no step is named.  The two take a minute together and tell little about a change.
+USUAL = tuple(name for name in STEPS if name not in ("wheel", "mutations"))
 
 
 def main(arguments: list[str]) -> int:

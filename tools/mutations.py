@@ -46,23 +46,16 @@ class Mutation:
 
     name: str
     file: str
-    original: str
-    replacement: str
+    changes: tuple[tuple[str, str], ...]
+    """What is replaced by what: one pair, or two for a line that moves."""
     guard: str
     """Node id of the test that must fail."""
     control: str
     """Node id of the test that must pass."""
 
 
-#: The keys of an entry in the file, and the fields that they become.
-KEYS = {
-    "name": "name",
-    "file": "file",
-    "from": "original",
-    "to": "replacement",
-    "fails": "guard",
-    "passes": "control",
-}
+#: The keys of an entry.  `from` and `to` are texts, or lists of equally many texts.
+KEYS = ("name", "file", "from", "to", "fails", "passes")
 
 
 def read_table(text: str) -> list[Mutation]:
@@ -76,12 +69,23 @@ def read_table(text: str) -> list[Mutation]:
         wrong = set(entry) ^ set(KEYS)
         if wrong:
             raise TableError(f"mutation {number}: missing or unknown: {', '.join(sorted(wrong))}")
-        for key, value in entry.items():
-            if not isinstance(value, str) or not (value or key == "to"):
+        texts = {key: value if isinstance(value, list) else [value] for key, value in entry.items()}
+        for key, values in texts.items():
+            if not all(isinstance(value, str) and (value or key == "to") for value in values):
                 raise TableError(f"mutation {number}: {key} must be a text")
-        if entry["from"] == entry["to"]:
+        if len(texts["from"]) != len(texts["to"]):
+            raise TableError(f"mutation {number}: from and to are not equally many")
+        if any(old == new for old, new in zip(texts["from"], texts["to"], strict=True)):
             raise TableError(f"mutation {number}: from and to are the same")
-        mutations.append(Mutation(**{KEYS[key]: value for key, value in entry.items()}))
+        mutations.append(
+            Mutation(
+                name=entry["name"],
+                file=entry["file"],
+                changes=tuple(zip(texts["from"], texts["to"], strict=True)),
+                guard=entry["fails"],
+                control=entry["passes"],
+            )
+        )
     names = [mutation.name for mutation in mutations]
     if len(set(names)) != len(names):
         raise TableError("two mutations have one name")
@@ -91,13 +95,16 @@ def read_table(text: str) -> list[Mutation]:
 
 
 def misfits(mutations: Sequence[Mutation], root: Path) -> list[str]:
-    """Return a line for each mutation whose text is not in its file exactly once."""
+    """Return a line for each text that is not in its file exactly once."""
     found = []
     for mutation in mutations:
         path = root / mutation.file
-        count = path.read_text().count(mutation.original) if path.is_file() else 0
-        if count != 1:
-            found.append(f"{mutation.name}: {mutation.file} has the text {count} times, not once")
+        text = path.read_text() if path.is_file() else ""
+        for original, _ in mutation.changes:
+            if (count := text.count(original)) != 1:
+                found.append(
+                    f"{mutation.name}: {mutation.file} has {original!r} {count} times, not once"
+                )
     return found
 
 
@@ -150,8 +157,10 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
 def judge(mutation: Mutation, tree: Path, *, seconds: float) -> str:
     """Apply *mutation* to the copy, run its tests, undo it; return "caught" or what is wrong."""
     path = tree / mutation.file
-    text = path.read_text()
-    path.write_text(text.replace(mutation.original, mutation.replacement))
+    text = changed = path.read_text()
+    for original, replacement in mutation.changes:
+        changed = changed.replace(original, replacement)
+    path.write_text(changed)
     try:
         guard = run_tests(tree, [mutation.guard], seconds=seconds)
         if guard == "pass":

@@ -1,6 +1,7 @@
 """The mutation runner on small trees of its own, and the project's list against its sources."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,13 +41,12 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def mutation(**changes: str) -> Mutation:
+def mutation(old: str = "a + b", new: str = "a - b", **changes: Any) -> Mutation:
     """Return the entry of the small tree, with *changes*."""
     fields = {
         "name": "sum",
         "file": "replay/numbers.py",
-        "original": "a + b",
-        "replacement": "a - b",
+        "changes": ((old, new),),
         "guard": "tests/test_numbers.py::test_sum",
         "control": "tests/test_numbers.py::test_product",
     }
@@ -67,6 +67,7 @@ def test_an_entry_of_the_list_is_read_whole() -> None:
         (ENTRY.replace("a - b", "a + b"), "the same"),
         (ENTRY.replace('"a + b"', '""'), "from must be a text"),
         (ENTRY.replace('"a + b"', "5"), "from must be a text"),
+        (ENTRY.replace('"a + b"', '["a + b", "a"]'), "equally many"),
         (ENTRY + ENTRY, "one name"),
     ],
 )
@@ -84,6 +85,13 @@ def test_a_mutation_that_its_test_notices_is_caught_and_undone(
     assert (tree / "replay" / "numbers.py").read_text() == before
 
 
+def test_a_line_that_moves_is_two_changes_of_one_mutation(tree: Path) -> None:
+    moves = ENTRY.replace('"a + b"', '["a + b", "a * b"]').replace('"a - b"', '["a * b", "a + b"]')
+    (moved,) = mutations.read_table(moves)
+    assert moved.changes == (("a + b", "a * b"), ("a * b", "a + b"))
+    assert mutations.misfits([moved], tree) == []
+
+
 def test_a_mutation_that_no_test_notices_survives(
     tree: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -97,9 +105,9 @@ def test_a_mutation_that_no_test_notices_survives(
 def test_a_mutation_that_breaks_its_control_too_proves_nothing(
     tree: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    everything = mutation(original="def add(a, b):", replacement="def plus(a, b):")
+    everything = mutation("def add(a, b):", "def plus(a, b):")
     same = mutation(control="tests/test_numbers.py::test_sum")
-    syntax = mutation(name="syntax", replacement="a +")
+    syntax = mutation(name="syntax", new="a +")
     assert mutations.run([everything], tree) == 0
     assert mutations.run([same], tree) == 1
     assert mutations.run([syntax], tree) == 1
@@ -109,13 +117,13 @@ def test_a_mutation_that_breaks_its_control_too_proves_nothing(
 
 
 def test_a_mutation_that_makes_its_test_wait_forever_is_caught(tree: Path) -> None:
-    endless = mutation(replacement="add(a, b) if __import__('time').sleep(60) else 5")
+    endless = mutation(new="add(a, b) if __import__('time').sleep(60) else 5")
     assert mutations.judge(endless, tree, seconds=2) == "caught"
 
 
 @pytest.mark.parametrize(
     "changes",
-    [{"original": "a ** b"}, {"original": "(a, b)"}, {"file": "replay/missing.py"}],
+    [{"old": "a ** b"}, {"old": "(a, b)"}, {"file": "replay/missing.py"}],
     ids=["gone", "twice", "no file"],
 )
 def test_a_mutation_that_no_longer_fits_the_source_is_an_error(
