@@ -35,6 +35,8 @@ class Notes:
     """Lines that a writer did not finish; they were skipped."""
     torn_bytes: int = 0
     """Bytes behind the readable part of a record file."""
+    undecodable: int = 0
+    """Messages that are no record."""
     unsupported: int = 0
     """Records of a schema version that is not read here."""
     ignored_keys: set[str] = attrs.field(factory=set)
@@ -59,6 +61,8 @@ class Notes:
             lines.append(f"skipped {len(self.torn_lines)} torn line(s): {shown}{more}")
         if self.torn_bytes:
             lines.append(f"the last {self.torn_bytes} bytes are torn and were not read")
+        if self.undecodable:
+            lines.append(f"passed over {self.undecodable} message(s) that are no record")
         if self.unsupported:
             lines.append(f"passed over {self.unsupported} record(s) of another schema version")
         if self.ignored_keys:

@@ -2,8 +2,9 @@
 
 import json
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 
+from replay.plane.record_file import HEADER
 from replay.player.traces import aiperf, azure, burstgpt, capture, dynamo, script
 from replay.player.traces.comma import read_header
 from replay.player.traces.fault import TraceError
@@ -13,9 +14,8 @@ from replay.player.traces.lines import split_lines
 #: How much of a source is looked at: a line of a capture can be long, its keys are known before its
 #: end.
 HEAD_BYTES = 1 << 20
-GZIP_MAGIC = b"\x1f\x8b"
-ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-RECORD_FILE_HEADER = b"replay-records 1\n"
+#: Stands for a value that is not there to its end.
+_CUT: Final = object()
 
 _PROMPT_KEYS = {"prompt_token_ids", "input_ids", "token_ids", "prompt_ids"}
 _PICKLE_PROTOCOLS = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
@@ -34,7 +34,7 @@ def sniff(head: bytes) -> str:
             "is a Python pickle, as SGLang's request dumps are; loading one can run any code "
             "that is in it, so it is not read: convert it to JSONL where you trust it",
         )
-    if head.startswith(RECORD_FILE_HEADER):
+    if head.startswith(HEADER):
         return RECORDS
     if head.startswith(b"replay-records "):
         raise TraceError(0, "is a record file of a version that is not read here")
@@ -45,10 +45,10 @@ def sniff(head: bytes) -> str:
         raise TraceError(0, "is empty: it has no request")
     first = lines[0]
     if first.data.lstrip().startswith(b"{"):
-        keys: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for line in lines:
-            keys = _keys(line.data) | keys
-        return _by_keys(keys, first.number)
+            values = _object(line.data) | values
+        return _by_keys(values, first.number)
     if first.data.lstrip().startswith(b"["):
         raise TraceError(first.number, "is a JSON array; a trace has one object a line")
     columns = set(read_header(first.data))
@@ -59,7 +59,7 @@ def sniff(head: bytes) -> str:
     raise TraceError(first.number, "is of no format that is known here")
 
 
-def _keys(data: bytes) -> dict[str, Any]:
+def _object(data: bytes) -> dict[str, Any]:
     """Return the object of a line, or of one that is cut: what was whole of it."""
     text = data.decode(errors="replace")
     try:
@@ -70,7 +70,7 @@ def _keys(data: bytes) -> dict[str, Any]:
 
 
 def _cut_object(text: str) -> dict[str, Any]:
-    """Return the keys that stand at the top of a cut object."""
+    """Return what stands at the top of a cut object; the last key may have the value `_CUT`."""
     decoder = json.JSONDecoder()
     found: dict[str, Any] = {}
     place = text.find("{") + 1
@@ -80,7 +80,7 @@ def _cut_object(text: str) -> dict[str, Any]:
             key, place = decoder.raw_decode(text, place)
             if not isinstance(key, str):
                 break
-            found[key] = None
+            found[key] = _CUT
             place = _after_blanks(text, place)
             if text[place : place + 1] != ":":
                 break
@@ -104,8 +104,9 @@ def _by_keys(values: dict[str, Any], line: int) -> str:
     keys = values.keys()
     if values.get("schema") == "replay.results.v1":
         return RESULTS
-    # A capture's line that is longer than the head shows its first two keys only.
-    if keys >= capture.OWN_KEYS or [*keys][:2] == ["request_id", "input_ids"]:
+    # Of a capture's line that is longer than the head only the first keys are seen, the last of
+    # them without its value.
+    if keys >= capture.OWN_KEYS or ("request_id" in keys and values.get("input_ids") is _CUT):
         return "capture"
     if keys >= script.OWN_KEYS:
         return "script"

@@ -1,0 +1,95 @@
+"""Sources on a disk: packed or not, whole or cut off, never held whole."""
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from replay.player.traces.fault import TraceError
+from replay.player.traces.opening import Source
+
+ROW = {"timestamp": 0, "input_length": 10, "output_length": 1, "hash_ids": [1]}
+
+
+def trace(rows: int) -> bytes:
+    return b"".join(json.dumps(ROW | {"timestamp": at}).encode() + b"\n" for at in range(rows))
+
+
+@pytest.mark.parametrize("packing", [None, "gz", "zst"])
+def test_a_packed_source_reads_like_the_plain_one(tmp_path: Path, packing: str | None) -> None:
+    """The packed forms have two members each, as files that were joined have."""
+    data = trace(3), trace(2)
+    match packing:
+        case "gz":
+            packed = b"".join(map(gzip.compress, data))
+        case "zst":
+            packed = b"".join(map(zstandard.ZstdCompressor().compress, data))
+        case _:
+            packed = b"".join(data)
+    path = tmp_path / "trace"
+    path.write_bytes(packed)
+    with Source(path) as source:
+        assert (source.packing, source.format, source.time_unit) == (packing, "mooncake", "ms")
+        assert [arrival.position for arrival in source.arrivals()] == [1, 2, 3, 4, 5]
+        assert source.notes.summary() == []
+
+
+def test_a_gzip_stream_that_was_cut_off_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    path = tmp_path / "trace.gz"
+    path.write_bytes(gzip.compress(trace(50_000))[:-5_000])
+    with Source(path) as source:
+        arrivals = list(source.arrivals())
+        assert 0 < len(arrivals) < 50_000
+        assert any("cut off" in note for note in source.notes.summary())
+
+
+def test_a_damaged_stream_is_refused(tmp_path: Path) -> None:
+    packed = bytearray(gzip.compress(trace(50_000)))
+    packed[len(packed) // 2] ^= 0xFF
+    path = tmp_path / "trace.gz"
+    path.write_bytes(packed)
+    with pytest.raises(TraceError, match="damaged"), Source(path) as source:
+        list(source.arrivals())
+
+
+def test_an_error_names_the_file_and_the_line(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_bytes(trace(1) + b'{"timestamp": "12"}\n')
+    with Source(path) as source, pytest.raises(TraceError) as caught:
+        list(source.arrivals())
+    assert str(caught.value).startswith(f"{path}:2: timestamp:")
+
+
+def test_a_file_that_is_no_source_is_closed_again(tmp_path: Path) -> None:
+    """An open file that nobody closes is a warning, and warnings fail this suite."""
+    path = tmp_path / "trace"
+    path.write_bytes(b"")
+    with pytest.raises(TraceError, match="is empty"):
+        Source(path)
+    with pytest.raises(FileNotFoundError):
+        Source(tmp_path / "absent")
+
+
+def test_a_large_trace_is_read_in_little_memory(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl.gz"
+    row = json.dumps(ROW | {"input_length": 512 * 400, "hash_ids": [*range(400)]}).encode() + b"\n"
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        for _ in range(30_000):
+            file.write(row)
+    program = (
+        "import resource, sys\n"
+        "from replay.player.traces.opening import Source\n"
+        "with Source(sys.argv[1]) as source:\n"
+        "    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "    assert sum(1 for _ in source.arrivals()) == 30_000\n"
+        "    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(path)], capture_output=True, check=True, text=True
+    )
+    grown_kb = int(done.stdout)
+    assert grown_kb < 20_000, f"60 MB of lines took {grown_kb} kB"
