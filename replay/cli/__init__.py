@@ -11,6 +11,7 @@ from replay import __version__
 COMMANDS = {
     "serve": "replay.cli.serve:serve",
     "check": "replay.cli.check:check",
+    "consume": "replay.cli.consume:consume",
 }
 
 

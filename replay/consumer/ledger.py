@@ -1,0 +1,123 @@
+"""What is known of one publisher: what came, what is missing, and what its runtime says of it.
+
+PURE; times are seconds of any steady clock.
+
+Without status records the numbers that came are all there is: a hole is a loss, and what was lost
+after the last message cannot be seen (rule 66).  A status record says how many messages were
+published, so it shows the tail too.  It travels on a connection of its own, so it may overtake
+messages.  Two rules keep the count exact all the same:
+
+- A reader has joined a publisher with its first message.  If none comes, it has joined with the
+  second status record after the connection was made: the subscription had a heartbeat's time.
+- A message that a status record speaks of is lost when nothing has come from the publisher for
+  `SETTLE_SECONDS` after it.  If it comes after all, it is taken off the loss again.
+"""
+
+from collections import deque
+
+from replay.consumer.gaps import SequenceRanges
+from replay.consumer.status import Dropped, TapStatus
+
+#: How long a message may be on its way after the status record that speaks of it.
+SETTLE_SECONDS = 0.5
+
+
+class PublisherLedger:
+    """The account of one publisher id: one tap in one runtime (rule 65)."""
+
+    def __init__(self, publisher_id: int, *, from_start: bool = False) -> None:
+        """Begin an account; *from_start* takes everything since sequence 0 as expected."""
+        self.publisher_id = publisher_id
+        self.transport = SequenceRanges()
+        """Transport sequences, and with the next one the tap's own numbers."""
+        self.tap = SequenceRanges()
+        self.tap_name: str | None = None
+        self.duplicates = 0
+        self.recovered = 0
+        self.unrecovered = 0
+        """Missing messages that were asked for and could not be had."""
+        self.is_final = False
+        """Whether its runtime has said that there will be no more."""
+        self.heard_at: float | None = None
+        """When the last message came."""
+        self.latest: TapStatus | None = None
+        self._from_start = from_start
+        self._joined_by_status: int | None = None
+        self._dropped_at_join: Dropped | None = None
+        self._was_subscribed = False
+        self._statuses: deque[tuple[float, int]] = deque()
+        """Arrival and next sequence of the last status that has settled, and all after it."""
+
+    @property
+    def joined_at(self) -> int | None:
+        """The sequence from which on a missing message is a lost one; None before it has joined."""
+        first = self.transport.first
+        if first is None:
+            return self._joined_by_status
+        if self._from_start:
+            return 0
+        by_status = self._joined_by_status
+        return first if by_status is None else min(first, by_status)
+
+    def receive(self, sequence: int, now: float) -> bool:
+        """Note a message.  Returns False for one that came before."""
+        self.heard_at = now
+        if self.transport.add(sequence):
+            return True
+        self.duplicates += 1
+        return False
+
+    def observe(
+        self, status: TapStatus, now: float, *, is_final: bool, is_subscribed: bool
+    ) -> None:
+        """Note what the runtime says.
+
+        *is_subscribed*: the connection to the publisher was made before this record was received.
+        """
+        self.latest = status
+        self.tap_name = status.tap
+        self.is_final = self.is_final or is_final
+        if self.joined_at is None and is_subscribed and self._was_subscribed:
+            self._joined_by_status = 0 if self._from_start else status.next_sequence
+        self._was_subscribed = is_subscribed
+        if self.joined_at is not None and self._dropped_at_join is None:
+            # Since sequence 0 nothing came before us, so what was dropped was dropped for us too.
+            self._dropped_at_join = Dropped() if self.joined_at == 0 else status.dropped
+        self._statuses.append((now, status.next_sequence))
+        while len(self._statuses) > 1 and self._statuses[1][0] <= now - SETTLE_SECONDS:
+            self._statuses.popleft()
+
+    @property
+    def transport_loss(self) -> int | None:
+        """Messages lost between joining and the last one that came; None without a status."""
+        if self.latest is None or self.joined_at is None:
+            return None
+        end = self.transport.end
+        return 0 if end is None else end - self.joined_at - self.transport.count
+
+    def tail_loss(self, now: float, *, is_empty: bool, is_over: bool) -> int | None:
+        """Return the messages lost after the last one that came; None if that is not known (yet).
+
+        *is_empty*: all that had arrived is noted.  *is_over*: nothing can arrive any more.
+        """
+        if self.joined_at is None or not self._statuses:
+            return None
+        end = self.transport.end
+        seen = self.joined_at if end is None else end
+        if is_over:
+            return max(0, self._statuses[-1][1] - seen)
+        settled = [sent for at, sent in self._statuses if at <= now - SETTLE_SECONDS]
+        if not settled:
+            return None
+        lost = settled[-1] - seen
+        if lost <= 0:
+            return 0
+        is_quiet = self.heard_at is None or self.heard_at <= now - SETTLE_SECONDS
+        return lost if is_quiet and is_empty else None
+
+    @property
+    def dropped(self) -> Dropped | None:
+        """What the tap itself could not queue since we joined; None without a status."""
+        if self.latest is None or self._dropped_at_join is None:
+            return None
+        return self.latest.dropped.since(self._dropped_at_join)
