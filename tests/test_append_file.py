@@ -212,9 +212,11 @@ import ast, json, resource, sys
 from replay.append_file import open_append_file
 from replay.worker.capture import end_torn_line
 path, room, batches = sys.argv[1], int(sys.argv[2]), ast.literal_eval(sys.argv[3])
-resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
 file = open_append_file(path, end_torn_line, 0)
-print(json.dumps([[e and e.errno for e in file.append(batch)] for batch in batches]))
+resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
+outcomes = [[e and e.errno for e in file.append(batch)] for batch in batches]
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+print(json.dumps(outcomes))
 """
     outcomes: list[list[int | None]] = json.loads(run_python(code, path, room, batches))
     return outcomes
