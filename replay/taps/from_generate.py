@@ -7,7 +7,7 @@ decided.
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgpack
 from google.protobuf import struct_pb2
@@ -99,29 +99,57 @@ def from_generate(
     *metadata_allowed* is what the configuration allows of the call's metadata, names in lower case.
     The message must not be changed as long as the request has not been packed.
     """
-    params = message.sampling_params
-    ignore_eos = params.ignore_eos
+    parts = _parts(message.sampling_params.SerializeToString())
     return Request(
         model=model.name,
         # A slice is a list, in half the time that `list()` takes.
         token_ids=TokenIds.packing(message.tokenized.input_ids[:]),
         multi_modal_data=_media(message),
-        stop_conditions=StopConditions(
-            max_tokens=params.max_new_tokens if params.HasField("max_new_tokens") else None,
-            stop=tuple(params.stop) or None,
-            stop_token_ids=tuple(params.stop_token_ids) or None,
-            min_tokens=params.min_new_tokens or None,
-            ignore_eos=ignore_eos or None,
-        ),
-        sampling_options=_sampling_options(params),
+        stop_conditions=parts.stop_conditions,
+        sampling_options=parts.sampling_options,
         output_options=_output_options(message),
-        eos_token_ids=() if ignore_eos else model.eos_token_ids,
+        eos_token_ids=() if parts.stop_conditions.ignore_eos else model.eos_token_ids,
         annotations=_annotations(metadata_allowed),
         routing=_routing(message),
-        extra_args=_extra_args(message),
+        extra_args=_extra_args(message, parts.extra),
         agent_context=_agent_context(metadata_allowed),
         health_check=health_check or message.request_id.startswith(PROBE_REQUEST_ID) or None,
     )
+
+
+class _Parts(NamedTuple):
+    """What only depends on the sampling parameters."""
+
+    stop_conditions: StopConditions
+    sampling_options: SamplingOptions
+    extra: Mapping[str, Any]
+
+
+#: Longer parameters hold strings, grammars or schemas: they are rarely the same, and not kept.
+_LONGEST_KNOWN_PARAMS: Final = 64
+
+
+def _parts(params: bytes) -> _Parts:
+    if len(params) > _LONGEST_KNOWN_PARAMS:
+        return _make_parts(params)
+    return _known_parts(params)
+
+
+def _make_parts(data: bytes) -> _Parts:
+    params = pb.SamplingParams.FromString(data)
+    stop_conditions = StopConditions(
+        max_tokens=params.max_new_tokens if params.HasField("max_new_tokens") else None,
+        stop=tuple(params.stop) or None,
+        stop_token_ids=tuple(params.stop_token_ids) or None,
+        min_tokens=params.min_new_tokens or None,
+        ignore_eos=params.ignore_eos or None,
+    )
+    return _Parts(stop_conditions, _sampling_options(params), _extra_of_params(params))
+
+
+#: The traffic of a gateway has few sets of parameters.  One that is known costs neither the reading
+#: of twenty fields nor their packing, which together are most of what a short request costs here.
+_known_parts = lru_cache(256)(_make_parts)
 
 
 def _sampling_options(params: pb.SamplingParams) -> SamplingOptions:
@@ -198,25 +226,30 @@ def _routing(message: pb.GenerateRequest) -> Routing | None:
     return Routing(dp_rank=message.data_parallel_rank)
 
 
-def _extra_args(message: pb.GenerateRequest) -> Packed | None:
-    """Return `{"tokenspeed": {…}}` with what has no place of its own, or None if nothing is set."""
-    params = message.sampling_params
+def _extra_of_params(params: pb.SamplingParams) -> Mapping[str, Any]:
+    """Return what of the sampling parameters has no place of its own."""
     extra: dict[str, Any] = {}
-    if message.stream:
-        extra["stream"] = True
     if params.logit_bias:
         # A protobuf map has no order: the same request is to give the same bytes.
         extra["logit_bias"] = dict(sorted(params.logit_bias.items()))
-    if message.token_ids_logprob:
-        extra["token_ids_logprob"] = message.token_ids_logprob[:]
     if params.spaces_between_special_tokens:
         extra["spaces_between_special_tokens"] = True
     if params.HasField("custom_params"):
         extra["custom_params"] = _struct(params.custom_params)
-    if message.tokenized.original_text:
-        extra["original_text"] = message.tokenized.original_text
     if params.HasField("sampling_seed") and params.sampling_seed > _LARGEST_SEED:
         extra["sampling_seed"] = params.sampling_seed
+    return extra
+
+
+def _extra_args(message: pb.GenerateRequest, extra_of_params: Mapping[str, Any]) -> Packed | None:
+    """Return `{"tokenspeed": {…}}` with what has no place of its own, or None if nothing is set."""
+    extra = dict(extra_of_params)
+    if message.stream:
+        extra["stream"] = True
+    if message.token_ids_logprob:
+        extra["token_ids_logprob"] = message.token_ids_logprob[:]
+    if message.tokenized.original_text:
+        extra["original_text"] = message.tokenized.original_text
     if message.top_logprobs_num:
         extra["top_logprobs_num"] = message.top_logprobs_num
     if message.HasField("logprob_start_len"):

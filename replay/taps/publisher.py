@@ -11,13 +11,13 @@ from contextlib import asynccontextmanager
 from math import inf
 from typing import Final, Protocol
 
-import structlog
 import trio
 
 from replay.errors import ReplayError
+from replay.logger import get_logger
 from replay.taps.tap import Record, Tap
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 #: How long after the drain a publish in progress may still finish.
 HARD_STOP_SECONDS: Final = 0.5

@@ -12,13 +12,13 @@ from typing import Any, Final, Protocol
 
 import attrs
 import msgpack
-import structlog
 import trio
 
+from replay.logger import get_logger
 from replay.taps.publisher import EnvelopeSink
 from replay.taps.tap import Tap
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 STATUS_TOPIC: Final = "replay-status"
 #: How long the last record may take: a sink that hangs must not hold up the end.

@@ -10,6 +10,7 @@ from replay._proto import common_pb2
 from replay._proto import tokenspeed_scheduler_pb2 as pb
 from replay.engines.base import Model
 from replay.request import OutputOptions, Request, SamplingOptions, StopConditions
+from replay.taps import from_generate as from_generate_module
 from replay.taps.from_generate import (
     GENERATE_REQUEST_FIELDS,
     SAMPLING_PARAMS_FIELDS,
@@ -328,3 +329,17 @@ def test_a_probes_request_says_that_it_is_one() -> None:
     assert convert(request, health_check=True).is_probe
     request.request_id = "HEALTH_CHECK_9"
     assert convert(request).is_probe
+
+
+def test_parameters_that_were_seen_before_are_told_apart_to_the_last_bit() -> None:
+    for temperature in (0.0, -0.0, 0.7, 0.0):
+        made = convert(message(temperature=temperature)).sampling_options.temperature
+        assert made is not None
+        assert math.copysign(1, made) == math.copysign(1, temperature)
+        assert made == pytest.approx(temperature)
+
+
+def test_parameters_with_long_texts_are_not_kept() -> None:
+    before = from_generate_module._known_parts.cache_info().currsize
+    convert(message(stop=["secret " * 20]))
+    assert from_generate_module._known_parts.cache_info().currsize == before
