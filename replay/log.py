@@ -1,8 +1,8 @@
 """Where the log of a command goes and what it looks like.
 
 Only a command calls `configure_logging`: it sets up structlog and the standard library's root
-logger for the whole process.  Library code calls `structlog.get_logger()` and nothing else, so an
-embedding program keeps its own set-up.
+logger for the whole process.  Library code logs through `replay.logger`, so an embedding program
+keeps its own set-up.
 
 A terminal gets lines for people, everything else one JSON object a line.  What comes from outside
 cannot break a line or steer a terminal.  Tracebacks have no local variables: prompts live there.
@@ -42,7 +42,11 @@ def configure_logging(
     handler = logging.StreamHandler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],
+            foreign_pre_chain=[
+                structlog.stdlib.ExtraAdder(),
+                structlog.stdlib.add_logger_name,
+                *shared,
+            ],
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 *_renderer(is_console, is_terminal and "NO_COLOR" not in os.environ),

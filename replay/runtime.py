@@ -14,7 +14,6 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 import attrs
-import structlog
 import trio
 
 from replay.config.engines import CannedConfig, EngineConfig
@@ -22,6 +21,7 @@ from replay.config.model import Config, WorkerConfig
 from replay.engines.base import Engine, Model
 from replay.engines.canned import CannedEngine
 from replay.errors import ConfigError, ReplayError
+from replay.logger import get_logger
 from replay.rpc.health import HEALTH_PATHS, Health
 from replay.rpc.http2 import Http2Limits
 from replay.rpc.listeners import Address, Listening, listen
@@ -33,7 +33,7 @@ from replay.worker.model_folder import model_from_folder
 from replay.worker.request_capture import FileCapture
 from replay.worker.service import ANSWERED_WHILE_DRAINING, Scheduler
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 #: How long the capture may take to write what is waiting, when nobody waits for it any more.
 CAPTURE_CLOSE_SECONDS = 1.0

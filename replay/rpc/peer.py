@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Protocol
 
-import structlog
 import trio
 from purerpc.grpclib.exceptions import RpcFailedError
 from purerpc.grpclib.status import Status, StatusCode
 
+from replay.logger import get_logger
 from replay.rpc import frames
 from replay.rpc.calls import (
     OK,
@@ -36,7 +36,7 @@ from replay.rpc.http2_server import RequestStream, ServerConnection
 from replay.rpc.incoming import Incoming
 from replay.rpc.transport import Transport, open_transport
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 #: Streams of a connection that has this much to send are held back.
 CLOGGED_BYTES = 256 * 1024

@@ -13,15 +13,15 @@ import ssl
 from collections.abc import Callable, Iterable, Sequence
 
 import purerpc
-import structlog
 import trio
 
+from replay.logger import get_logger
 from replay.rpc.calls import Call, Ending, Method, methods_of
 from replay.rpc.http2 import Http2Limits
 from replay.rpc.listeners import Listening
 from replay.rpc.peer import Peer, refuse_connection
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 #: How long cancelled calls may take to unwind, and their last bytes to leave.
 UNWIND_SECONDS = 1.0

@@ -5,17 +5,17 @@ import time
 from collections.abc import Sequence
 from typing import Self
 
-import structlog
 import trio
 from purerpc.grpclib.exceptions import InternalError
 
 from replay._proto import tokenspeed_scheduler_pb2 as pb
 from replay.errors import CaptureOpenError, JournalWriteError
 from replay.journal import Journal, JournalStatistics
+from replay.logger import get_logger
 from replay.rpc.calls import Call
 from replay.worker.capture import Extended, allowed_metadata, capture_line, end_torn_line
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 #: Above this many ids the line is made in a thread: it would keep the loop for milliseconds.
 IDS_ON_THE_LOOP = 50_000

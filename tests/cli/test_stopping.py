@@ -7,7 +7,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import attrs
 import pytest
-import structlog
 import trio
 import trio.testing
 
