@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import attrs
 import pytest
+import structlog
 import trio
 import trio.testing
 

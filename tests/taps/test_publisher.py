@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from structlog.testing import capture_logs
 
 from replay.config.model import TapCapture, TapConfig
 from replay.taps.envelope import ShadowEnvelope
@@ -21,6 +20,7 @@ from replay.taps.publisher import (
 )
 from replay.taps.tap import MirroredRequest, Tap
 from tests.fakes import CollectingSink, RaisingSink, SlowSink, StalledSink
+from tests.logs import capture_logs
 
 #: {"model": "secret prompt", …} would do as well: the publisher does not look into it.
 MIRRORED = MirroredRequest("r-1", "preprocessed", 1, b"\x81\xa5model\xadsecret prompt")

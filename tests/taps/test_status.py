@@ -7,7 +7,6 @@ import msgpack
 import pytest
 import trio
 import trio.testing
-from structlog.testing import capture_logs
 
 from replay.config.model import TapCapture, TapConfig
 from replay.packed import TokenIds
@@ -17,6 +16,7 @@ from replay.taps.status import LAST_RECORD_SECONDS, STATUS_TOPIC, StatusSource, 
 from replay.taps.tap import Tap
 from replay.taps.taps import Taps
 from tests.fakes import CollectingSink, RaisingSink, SlowSink, StalledSink
+from tests.logs import capture_logs
 
 
 @attrs.define
