@@ -42,20 +42,21 @@ def cumulative_plot(title: str, samples: Mapping[str, Sample]) -> str:
 
 def change_plot(title: str, changes_ms: Sequence[float]) -> str:
     """Draw candidate - baseline of each request, in the order of arrival."""
+    left = 64
     reach = max((abs(change) for change in changes_ms), default=0.0) or 1.0
     middle = (_TOP + _HEIGHT - _BOTTOM) / 2
     scale = (_HEIGHT - _BOTTOM - _TOP) / 2 / reach
-    parts = [_frame(), _line(_LEFT, middle, _WIDTH - _RIGHT, middle, "zero")]
+    parts = [_frame(left), _line(left, middle, _WIDTH - _RIGHT, middle, "zero")]
     for value in (reach, 0.0, -reach):
         y = middle - value * scale
-        parts.append(_text(_LEFT - 6, y + 4, milliseconds(value, signed=True), "end"))
-    step = (_WIDTH - _RIGHT - _LEFT) / max(1, len(changes_ms))
+        parts.append(_text(left - 6, y + 4, milliseconds(value, signed=True), "end"))
+    step = (_WIDTH - _RIGHT - left) / max(1, len(changes_ms))
     for place, low, high in _extremes(changes_ms):
-        x = _LEFT + (place + 0.5) * step
+        x = left + (place + 0.5) * step
         top, bottom = middle - high * scale, middle - low * scale
         # A single request would be a line without length, which is not drawn.
-        parts.append(_line(x, top - 0.75, x, bottom + 0.75, "mark"))
-    parts.append(_text(_LEFT, _HEIGHT - 10, "first", "start"))
+        parts.append(_line(x, top - 1.5, x, bottom + 1.5, "mark"))
+    parts.append(_text(left, _HEIGHT - 10, "first", "start"))
     parts.append(_text(_WIDTH - _RIGHT, _HEIGHT - 10, f"request {len(changes_ms):,}", "end"))
     return _svg(f"{title}: change of each request in the order of arrival", parts)
 
@@ -148,10 +149,10 @@ def _y(share: float) -> float:
     return _HEIGHT - _BOTTOM - share * (_HEIGHT - _BOTTOM - _TOP)
 
 
-def _frame() -> str:
+def _frame(left: int = _LEFT) -> str:
     return (
-        f'<rect class="frame" x="{_LEFT}" y="{_TOP}" '
-        f'width="{_WIDTH - _LEFT - _RIGHT}" height="{_HEIGHT - _TOP - _BOTTOM}"/>'
+        f'<rect class="frame" x="{left}" y="{_TOP}" '
+        f'width="{_WIDTH - left - _RIGHT}" height="{_HEIGHT - _TOP - _BOTTOM}"/>'
     )
 
 

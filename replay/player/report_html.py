@@ -50,7 +50,7 @@ svg text { font: 11px system-ui, sans-serif; fill: var(--soft) }
 .line.baseline { stroke: var(--baseline) }
 .line.candidate { stroke: var(--candidate) }
 .line.control { stroke: var(--control); stroke-dasharray: 4 3 }
-.mark { stroke: var(--candidate); opacity: .8 }
+.mark { stroke: var(--candidate); stroke-width: 2; opacity: .7 }
 .interval { stroke-width: 2 }
 .interval.quiet { stroke: var(--soft) }
 .interval.flagged { stroke: var(--bad) }
