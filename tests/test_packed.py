@@ -20,6 +20,12 @@ def test_ids_are_packed_as_msgpack_packs_a_list(ids: list[int]) -> None:
     assert TokenIds.packing(ids).packed == msgpack.packb(ids)
 
 
+@pytest.mark.parametrize("count", [16384, 16385, 32768, 32769 + 14, 70_000])
+def test_many_ids_are_packed_in_pieces_to_the_same_bytes(count: int) -> None:
+    ids = [number * 7919 % 2**32 for number in range(count)]
+    assert TokenIds.packing(ids).packed == msgpack.packb(ids)
+
+
 def test_each_width_of_an_id_is_the_shortest() -> None:
     sizes = [len(TokenIds([id_]).packed) - 1 for id_ in EDGES]
     assert sizes == [1, 1, 2, 2, 3, 3, 5, 5]

@@ -102,8 +102,7 @@ def from_generate(
     parts = _parts(message.sampling_params.SerializeToString())
     return Request(
         model=model.name,
-        # A slice is a list, in half the time that `list()` takes.
-        token_ids=TokenIds.packing(message.tokenized.input_ids[:]),
+        token_ids=TokenIds.packing(message.tokenized.input_ids),
         multi_modal_data=_media(message),
         stop_conditions=parts.stop_conditions,
         sampling_options=parts.sampling_options,

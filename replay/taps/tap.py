@@ -18,9 +18,10 @@ from replay.taps.filters import effective_names, projection, selection
 from replay.taps.recorder import ByteBudget, Recorder, RecordingBounds
 from replay.taps.response import Outcome, Response
 
-#: What a queued record takes beside the request and the response: its own fields, the choices and
-#: their columns, the slots in queue and lists.  Rounded up from what tracemalloc shows.
+#: What a queued record takes in memory beside the packed request, and each choice of its response
+#: beside its ids: objects, columns and slots, as tracemalloc shows them, rounded up.
 RECORD_OVERHEAD_BYTES: Final = 1024
+CHOICE_OVERHEAD_BYTES: Final = 256
 
 #: Bounds of the publish lag: a turn of the loop at best, the drain deadline at worst.
 _LAG_SECONDS: Final = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
@@ -124,7 +125,7 @@ class Tap:
             return
         size = RECORD_OVERHEAD_BYTES + len(mirrored.packed)
         if response is not None:
-            size += response.recorded_bytes
+            size += response.recorded_bytes + CHOICE_OVERHEAD_BYTES * len(response.choices)
         limit = self.config.capacity_bytes
         if limit is not None and self.queued_bytes + size > limit:
             self.dropped_bytes += 1

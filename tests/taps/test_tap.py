@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from replay.config.model import ResponseConfig, TapCapture, TapConfig
 from replay.taps.response import Choice, Outcome, Response
-from replay.taps.tap import RECORD_OVERHEAD_BYTES, MirroredRequest, Tap
+from replay.taps.tap import CHOICE_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES, MirroredRequest, Tap
 
 MIRRORED = MirroredRequest("r-1", "preprocessed", 1, b"\x80" * 100)
 
@@ -76,11 +76,12 @@ def test_bytes_are_counted_until_the_record_has_been_published() -> None:
     offer(tap)
     offer(tap, RESPONSE)
     one = RECORD_OVERHEAD_BYTES + 100
-    assert tap.queued_bytes == 2 * one + 20
+    response = CHOICE_OVERHEAD_BYTES + 5 * 4
+    assert tap.queued_bytes == 2 * one + response
     tap.take()
-    assert tap.queued_bytes == 2 * one + 20
+    assert tap.queued_bytes == 2 * one + response
     tap.put_down()
-    assert tap.queued_bytes == one + 20
+    assert tap.queued_bytes == one + response
     drain(tap)
     assert tap.queued_bytes == 0
 

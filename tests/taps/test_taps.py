@@ -529,3 +529,27 @@ def test_rule_42_open_streams_take_what_the_rule_says(
     for recording in recordings:
         recording.__exit__(None, None, None)
     assert tap.in_flight_bytes == 0
+
+
+@pytest.mark.parametrize("choices", [1, 4])
+def test_capacity_bytes_counts_at_least_what_a_record_takes(choices: int) -> None:
+    taps = Taps([joined(capacity=1000)])
+    (tap,) = taps
+
+    def record(number: int) -> None:
+        request = a_request(sampling_options=SamplingOptions(n=choices))
+        with taps.record(request, request_id=f"0c1b2a3d-1111-2222-3333-{number}") as recording:
+            for index in range(choices):
+                recording.observe([1, 2, 3], index, "stop")
+            recording.end()
+
+    record(0)
+    counted = tap.queued_bytes
+    tracemalloc.start()
+    try:
+        for number in range(500):
+            record(number)
+        taken = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert 0.5 < taken / (tap.queued_bytes - counted) <= 1.0
