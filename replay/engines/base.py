@@ -76,6 +76,11 @@ class Loads:
         """Used share of the KV room, 0 to 1."""
         return self.used_tokens / self.max_total_tokens if self.max_total_tokens else 0.0
 
+    @property
+    def active_token_usage(self) -> float:
+        """Share of the KV room that cannot be reclaimed, 0 to 1."""
+        return self.active_tokens / self.max_total_tokens if self.max_total_tokens else 0.0
+
 
 class Answer(Protocol):
     """Where an engine puts what it makes for one request.

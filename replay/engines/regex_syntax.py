@@ -1,4 +1,4 @@
-"""Tells a broken regular expression from one in another dialect.
+"""Tells a broken regular expression from one in another dialect.  PURE.
 
 Gateways write patterns for the dialect of the engine's grammar compiler: Rust's, ECMAScript's,
 Python's.  Compiling with `re` would refuse what others accept (`\\p{L}`, `(?<name>…)`, `\\z`), and

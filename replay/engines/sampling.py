@@ -1,4 +1,4 @@
-"""What a simulated choice says, known up front.
+"""What a simulated choice says, known up front.  PURE.
 
 An engine that simulates has no model, so the tokens of a choice are a function of the request:
 how many, which ids, and why it ends.

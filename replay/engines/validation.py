@@ -1,4 +1,4 @@
-"""What a simulating engine refuses before it begins.
+"""What a simulating engine refuses before it begins.  PURE.
 
 Every text names the field, and none quotes what a client wrote: texts go into logs.
 """

@@ -1,0 +1,100 @@
+"""The KV events of one engine, numbered and kept for those who missed them.  PURE.
+
+Batches count from 1.  The last ones are kept, so that a subscriber can resume behind what it has
+applied.  What the cache holds is kept as well, for a subscriber that comes when the first batches
+are gone.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import attrs
+
+from replay.engines.kv_events import BlocksRemoved, BlocksStored, KvEvent
+
+
+@attrs.frozen(eq=False)
+class KvBatch:
+    """The events of one pass."""
+
+    sequence: int
+    first_event_id: int
+    unix_seconds: float
+    events: Sequence[KvEvent]
+    is_withheld: bool = False
+    """Whether nobody gets it as it happens, as if it had been lost on its way."""
+
+
+class KvEventLog:
+    """The last *capacity* batches, and the content that all of them add up to."""
+
+    def __init__(self, capacity: int) -> None:
+        self._batches: deque[KvBatch] = deque(maxlen=capacity)
+        self._next_event_id = 1
+        self._to_withhold = 0
+        self._content: dict[int, tuple[BlocksStored, int]] = {}
+        self._listeners: dict[object, Callable[[], None]] = {}
+        #: The number of the last batch; 0 before the first.
+        self.last = 0
+        #: How often the numbers have begun anew.
+        self.generation = 0
+
+    @property
+    def first(self) -> int:
+        """The number of the oldest batch that is kept; the next one's while there is none."""
+        return self.last - len(self._batches) + 1
+
+    def append(self, events: Sequence[KvEvent], unix_seconds: float) -> None:
+        """Keep a batch and tell the listeners."""
+        self.last += 1
+        withheld = self._to_withhold > 0
+        self._to_withhold -= withheld
+        batch = KvBatch(self.last, self._next_event_id, unix_seconds, events, withheld)
+        self._batches.append(batch)
+        self._next_event_id += len(events)
+        for event in events:
+            if isinstance(event, BlocksStored):
+                for place, content_hash in enumerate(event.hashes):
+                    self._content[content_hash] = event, place
+            elif isinstance(event, BlocksRemoved):
+                for content_hash in event.hashes:
+                    del self._content[content_hash]
+            else:
+                self._content.clear()
+        self.tell()
+
+    def after(self, sequence: int, limit: int) -> list[KvBatch]:
+        """Return at most *limit* batches with larger numbers: the next ones that are kept."""
+        start = max(0, sequence + 1 - self.first)
+        return [self._batches[at] for at in range(start, min(start + limit, len(self._batches)))]
+
+    def content(self) -> dict[int, tuple[BlocksStored, int]]:
+        """Return what the cache holds by hash: the event that stored it, and its place there."""
+        return dict(self._content)
+
+    def withhold(self, batches: int) -> None:
+        """Keep the next *batches* from those who listen; who resumes gets them all the same."""
+        self._to_withhold = batches
+
+    def restart(self) -> None:
+        """Begin anew with number 1 and no history, as a publisher does whose engine lives on."""
+        self._batches.clear()
+        self.last = 0
+        self.generation += 1
+        self.tell()
+
+    @contextmanager
+    def listening(self, callback: Callable[[], None]) -> Iterator[None]:
+        """Call *callback* whenever there is something new.  It must not wait."""
+        key = object()
+        self._listeners[key] = callback
+        try:
+            yield
+        finally:
+            del self._listeners[key]
+
+    def tell(self) -> None:
+        """Wake the listeners: there is a batch, or the engine's load is another."""
+        for callback in self._listeners.values():
+            callback()

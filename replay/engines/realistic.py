@@ -1,0 +1,250 @@
+"""The realistic engine: one task that sleeps through the passes of a simulated scheduler.
+
+The model's own time is absolute: a pass begins where the one before it ended, however late the loop
+was to notice, so delays of the loop do not add up.  A pass hands its tokens to all of its streams
+in one wake-up.
+"""
+
+import time
+from array import array
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, cast
+
+import trio
+from purerpc.grpclib.exceptions import ResourceExhaustedError
+
+from replay._proto import common_pb2 as common
+from replay._proto import tokenspeed_scheduler_pb2 as pb
+from replay.config.engines import RealisticConfig
+from replay.engines.answer_sequences import AnswerSequence, AnswerStream
+from replay.engines.base import Answer, Generation, Loads, Model
+from replay.engines.block_hash import hash_blocks
+from replay.engines.kv_event_log import KvEventLog
+from replay.engines.kv_event_stream import KvEventStreams
+from replay.engines.load_timing import load_timing
+from replay.engines.sampling import plan_choice
+from replay.engines.scheduler import Pass, Scheduler
+from replay.engines.throughput import Throughput
+from replay.engines.validation import check_request
+
+#: Chunks that are written before others get a turn: about a millisecond.
+BURST_CHUNKS = 512
+
+#: Prompt tokens that are hashed before others get a turn: about a millisecond.
+BURST_PROMPT_TOKENS = 16_384
+
+#: A loop that was held up longer than this (a machine that slept) does not catch up.
+MAX_BEHIND_SECONDS = 1.0
+
+Progress = list[tuple[AnswerSequence, int, int]]
+
+
+class RealisticEngine:
+    """Answers requests at the pace of an engine with continuous batching and a prefix cache.
+
+    Raises ConfigError for a calibration file that cannot be used.
+    """
+
+    def __init__(self, model: Model, config: RealisticConfig | None = None) -> None:
+        config = config or RealisticConfig()
+        self.model = model
+        self._config = config
+        timing, overhead_ms = load_timing(config)
+        self._scheduler = Scheduler(config, timing)
+        self._overhead_seconds = overhead_ms / 1000 / config.speedup
+        self._throughput = Throughput()
+        self._submitted = trio.Event()
+        self._submitted_at = 0.0
+        self._idle = trio.lowlevel.ParkingLot()
+        self._seen_requests = (0, 0)
+        self._late: deque[tuple[float, Progress]] = deque()
+        self._late_news = trio.Event()
+        self.kv_events = KvEventLog(config.kv_events_buffer_steps)
+
+    # ---- replay.engines.base.Engine
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Run passes until cancelled."""
+        task_status.started()
+        async with trio.open_nursery() as halves:
+            halves.start_soon(self._run_passes)
+            if self._overhead_seconds:
+                halves.start_soon(self._write_late)
+
+    def check(self, request: pb.GenerateRequest) -> str | None:
+        """Return what is wrong with *request*, its field named, or None."""
+        return check_request(request, self.model)
+
+    async def generate(self, generation: Generation, answer: Answer) -> None:
+        """Answer one request; return when every choice is finished.
+
+        Raises RESOURCE_EXHAUSTED for what the KV pool could not hold even if it were empty.
+        """
+        prompt, hashes = await self._read_prompt(generation)
+        stream = AnswerStream(answer)
+        trims = not generation.message.sampling_params.no_stop_trim
+        for index in range(generation.choices):
+            if index:
+                await trio.lowlevel.checkpoint()
+            choice = plan_choice(
+                generation,
+                self.model,
+                index=index,
+                output_tokens=self._config.output_tokens,
+                seed=self._config.seed,
+            )
+            sequence = AnswerSequence(stream, index, choice, prompt, hashes, trims=trims)
+            if not self._scheduler.can_ever_fit(len(prompt), sequence.steps):
+                raise ResourceExhaustedError(
+                    f"{len(prompt)} prompt tokens and {sequence.steps} more never fit into "
+                    f"{self._scheduler.pool.capacity} KV blocks of {self._config.block_size}"
+                )
+        try:
+            self._submit(stream)
+            await stream.ended.wait()
+        finally:
+            self._withdraw(stream)
+        if stream.error is not None:
+            raise stream.error
+
+    def loads(self) -> Loads:
+        """Return what the engine holds now.  Each choice counts as a request.
+
+        Idle cached blocks are not used: engines report so, as those blocks are there for the
+        taking.
+        """
+        scheduler = self._scheduler
+        used = scheduler.used_tokens()
+        return Loads(
+            running=len(scheduler.running),
+            waiting=len(scheduler.waiting),
+            waiting_uncached_tokens=scheduler.waiting_uncached_tokens(),
+            used_tokens=used,
+            active_tokens=used,
+            max_total_tokens=scheduler.pool.capacity * self._config.block_size,
+            max_running=self._config.max_running,
+            throughput=self._throughput.rate(trio.current_time()),
+            cache_hit_rate=scheduler.cache_hit_rate(),
+        )
+
+    def methods(self) -> Mapping[str, Any]:
+        """Return FlushCache and SubscribeKvEvents, if there is a prefix cache."""
+        if not self._config.prefix_cache:
+            return {}
+        streams = KvEventStreams(self.kv_events, self.loads)
+        return {"FlushCache": self.flush_cache, "SubscribeKvEvents": streams.subscribe}
+
+    async def flush_cache(self, message: common.FlushCacheRequest) -> common.FlushCacheResponse:
+        """Forget all cached content, once nothing runs; fail when something still does."""
+        with trio.move_on_after(max(0.0, message.timeout_s)):
+            while self._is_busy:
+                await self._idle.park()
+        if self._is_busy:
+            return common.FlushCacheResponse(success=False, message="requests are in flight")
+        self.clear_cache()
+        return common.FlushCacheResponse(success=True, message="the cache is empty")
+
+    def clear_cache(self) -> None:
+        """Forget all cached content now.  What runs goes on, outside the cache."""
+        self.kv_events.append(self._scheduler.clear_cache(), time.time())
+
+    # ---- a request's side
+
+    async def _read_prompt(self, generation: Generation) -> "tuple[array[int], list[int]]":
+        """Return the prompt's ids and the hashes of its full blocks.
+
+        A prompt without ids is computed as its first token.
+        """
+        ids = generation.message.tokenized.input_ids
+        prompt = array("I")
+        hashes: list[int] = []
+        block_size = self._config.block_size
+        step = max(1, BURST_PROMPT_TOKENS // block_size) * block_size
+        for start in range(0, len(ids), step):
+            if start:
+                await trio.lowlevel.checkpoint()
+            piece = array("I", ids[start : start + step])
+            prompt += piece
+            if self._config.prefix_cache:
+                hashes += hash_blocks(piece, block_size, hashes[-1] if hashes else None)
+        return prompt or array("I", [self.model.bos_token_id]), hashes
+
+    def _submit(self, stream: AnswerStream) -> None:
+        for sequence in stream.sequences:
+            self._scheduler.submit(sequence)
+        self._submitted_at = trio.current_time()
+        self._submitted.set()
+        self._tell_load()
+
+    def _withdraw(self, stream: AnswerStream) -> None:
+        stream.is_closed = True
+        if stream.sequences:
+            for sequence in stream.sequences:
+                self._scheduler.cancel(sequence)
+            stream.sequences = []
+            self._tell_load()
+        if not self._is_busy:
+            self._idle.unpark_all()
+
+    @property
+    def _is_busy(self) -> bool:
+        return bool(self._scheduler.running or self._scheduler.waiting)
+
+    def _tell_load(self) -> None:
+        """Tell subscribers of the load, if the number of requests is another."""
+        requests = len(self._scheduler.running), len(self._scheduler.waiting)
+        if requests != self._seen_requests:
+            self._seen_requests = requests
+            self.kv_events.tell()
+
+    # ---- the engine's side
+
+    async def _run_passes(self) -> None:
+        model_time = trio.current_time()
+        while True:
+            next_pass = self._scheduler.begin_pass()
+            if next_pass is None:
+                await self._submitted.wait()
+                self._submitted = trio.Event()
+                model_time = max(model_time, self._submitted_at)
+                continue
+            model_time += next_pass.duration_ms / 1000 / self._config.speedup
+            await trio.sleep_until(model_time)
+            now = trio.current_time()
+            if now - model_time > MAX_BEHIND_SECONDS:
+                model_time = now
+            await self._finish_pass(next_pass, model_time)
+
+    async def _finish_pass(self, finished: Pass, model_time: float) -> None:
+        outcome = self._scheduler.finish_pass(finished)
+        if outcome.events:
+            self._seen_requests = len(self._scheduler.running), len(self._scheduler.waiting)
+            self.kv_events.append(outcome.events, time.time())
+        else:
+            self._tell_load()
+        progress = cast(Progress, outcome.progress)
+        if not self._overhead_seconds:
+            await self._write(progress)
+        else:
+            self._late.append((model_time + self._overhead_seconds, progress))
+            self._late_news.set()
+
+    async def _write_late(self) -> None:
+        """Write what passes made, each of them the overhead later."""
+        while True:
+            while self._late:
+                due, progress = self._late.popleft()
+                await trio.sleep_until(due)
+                await self._write(progress)
+            await self._late_news.wait()
+            self._late_news = trio.Event()
+
+    async def _write(self, progress: Progress) -> None:
+        """Hand the tokens of a pass to their streams."""
+        tokens = 0
+        for number, (sequence, first, last) in enumerate(progress, 1):
+            tokens += sequence.write(first, last)
+            if number % BURST_CHUNKS == 0:
+                await trio.lowlevel.checkpoint()
+        self._throughput.add(tokens, trio.current_time())

@@ -1,0 +1,73 @@
+from array import array
+
+from replay.engines.kv_event_log import KvEventLog
+from replay.engines.kv_events import BlocksRemoved, BlocksStored, CacheCleared
+
+
+def stored(*hashes: int, parent: int | None = None) -> BlocksStored:
+    return BlocksStored(parent, hashes, array("I", range(2 * len(hashes))), 2)
+
+
+def numbers(log: KvEventLog, after: int, limit: int = 100) -> list[int]:
+    return [batch.sequence for batch in log.after(after, limit)]
+
+
+def test_batches_count_from_one_and_events_too() -> None:
+    log = KvEventLog(10)
+    assert (log.first, log.last) == (1, 0)
+    log.append([stored(1), stored(2)], 5.0)
+    log.append([stored(3)], 6.0)
+    first, second = log.after(0, 9)
+    assert (first.sequence, first.first_event_id, first.unix_seconds) == (1, 1, 5.0)
+    assert (second.sequence, second.first_event_id) == (2, 3)
+
+
+def test_only_the_last_batches_are_kept() -> None:
+    log = KvEventLog(3)
+    for number in range(5):
+        log.append([stored(number)], 0.0)
+    assert (log.first, log.last) == (3, 5)
+    assert numbers(log, 0) == [3, 4, 5]
+    assert numbers(log, 3) == [4, 5]
+    assert numbers(log, 0, limit=2) == [3, 4]
+    assert numbers(log, 5) == []
+    assert numbers(log, 99) == []
+
+
+def test_the_content_is_what_all_batches_add_up_to() -> None:
+    log = KvEventLog(1)
+    first, second = stored(1, 2), stored(3, parent=2)
+    log.append([first], 0.0)
+    log.append([BlocksRemoved([1]), second], 0.0)
+    assert log.content() == {2: (first, 1), 3: (second, 0)}
+    log.append([CacheCleared()], 0.0)
+    assert log.content() == {}
+
+
+def test_batches_that_are_withheld_are_marked_and_kept() -> None:
+    log = KvEventLog(9)
+    log.withhold(2)
+    for number in range(4):
+        log.append([stored(number)], 0.0)
+    assert [batch.is_withheld for batch in log.after(0, 9)] == [True, True, False, False]
+
+
+def test_a_restart_counts_from_one_again_and_keeps_the_content() -> None:
+    log = KvEventLog(9)
+    log.append([stored(1)], 0.0)
+    log.restart()
+    assert (log.first, log.last, log.generation) == (1, 0, 1)
+    log.append([stored(2)], 0.0)
+    assert numbers(log, 0) == [1]
+    assert set(log.content()) == {1, 2}
+
+
+def test_listeners_are_told_while_they_listen() -> None:
+    log = KvEventLog(9)
+    told: list[int] = []
+    with log.listening(lambda: told.append(log.last)):
+        log.append([stored(1)], 0.0)
+        log.tell()
+        log.restart()
+    log.append([stored(2)], 0.0)
+    assert told == [1, 1, 0]
