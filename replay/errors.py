@@ -18,8 +18,16 @@ class ConfigError(ReplayError):
         self.problems = tuple(problems)
 
 
-class CaptureOpenError(ReplayError):
-    """The capture file cannot be opened, so nothing may listen."""
+class FileOpenError(ReplayError):
+    """A file that was asked for cannot be opened, so nothing may listen."""
+
+
+class CaptureOpenError(FileOpenError):
+    """The capture file cannot be opened."""
+
+
+class RecordFileOpenError(FileOpenError):
+    """The record file of a tap cannot be opened."""
 
 
 class JournalWriteError(ReplayError):

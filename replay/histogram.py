@@ -18,10 +18,10 @@ class NanosecondHistogram:
         self._counts = [0] * (len(self._bounds_ns) + 1)
         self.sum_ns = 0
 
-    def observe(self, duration_ns: int) -> None:
-        """Count one duration.  A bound belongs to what is below it."""
-        self._counts[bisect_left(self._bounds_ns, duration_ns)] += 1
-        self.sum_ns += duration_ns
+    def observe(self, duration_ns: int, times: int = 1) -> None:
+        """Count a duration, or equal ones.  A bound belongs to what is below it."""
+        self._counts[bisect_left(self._bounds_ns, duration_ns)] += times
+        self.sum_ns += duration_ns * times
 
     @property
     def count(self) -> int:

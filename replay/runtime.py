@@ -9,26 +9,38 @@ handlers or touches what belongs to the process, so several runtimes can live in
 
 import ssl
 import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
+from typing import Any
 
 import attrs
 import trio
+from prometheus_client import CollectorRegistry
+from starlette.applications import Starlette
 
+from replay.config.describe import as_plain
 from replay.config.engines import CannedConfig, EngineConfig
 from replay.config.model import Config, WorkerConfig
+from replay.config.rules import check_config
 from replay.engines.base import Engine, Model
 from replay.engines.canned import CannedEngine
 from replay.errors import ConfigError, ReplayError
 from replay.logger import get_logger
+from replay.metrics import WorkerMetrics, build_registry
+from replay.mirror import open_mirror
+from replay.rpc.calls import Call
 from replay.rpc.health import HEALTH_PATHS, Health
 from replay.rpc.http2 import Http2Limits
 from replay.rpc.listeners import Address, Listening, listen
 from replay.rpc.reflection import reflection_services
 from replay.rpc.server import Server
 from replay.rpc.tls import server_context
-from replay.worker.methods import SERVICE_NAME
+from replay.taps.status import tap_status
+from replay.taps.taps import Taps
+from replay.web.app import build_app
+from replay.web.serve import serving_http
+from replay.worker.methods import GENERATE, SERVICE_NAME
 from replay.worker.model_folder import model_from_folder
 from replay.worker.request_capture import FileCapture
 from replay.worker.service import ANSWERED_WHILE_DRAINING, Scheduler
@@ -57,18 +69,42 @@ class Runtime:
         config: Config,
         workers: Sequence[Worker],
         listening: Sequence[Listening],
+        *,
         capture: FileCapture | None,
+        taps: Taps | None,
+        registry: CollectorRegistry,
+        http: Listening | None,
     ) -> None:
         self.config = config
         self.workers = tuple(workers)
         self.listening = tuple(listening)
         self.capture = capture
-        self._names = [name for each in listening for name in each.names]
+        #: The taps, for an embedding program that mirrors requests of its own; None without any.
+        self.taps = taps
+        #: The metrics of this runtime, for `prometheus_client`.
+        self.registry = registry
+        self.addresses = [name for each in listening for name in each.names]
+        """Where the workers listen, `host:port` or `unix:/path`, with the real ports."""
+        self.http_address = http.names[0] if http is not None else None
+        """Where HTTP is served, `host:port`; None when it is not."""
 
     @property
-    def addresses(self) -> list[str]:
-        """Where the workers listen, `host:port` or `unix:/path`, with the real ports."""
-        return list(self._names)
+    def is_healthy(self) -> bool:
+        """Whether new requests are welcome."""
+        return all(worker.scheduler.is_healthy for worker in self.workers)
+
+    def status(self) -> Mapping[str, Any]:
+        """Return what the runtime does now, as JSON can say it."""
+        return {
+            "healthy": self.is_healthy,
+            "workers": [
+                {"address": name, "in_flight": worker.scheduler.in_flight}
+                for worker, each in zip(self.workers, self.listening, strict=True)
+                for name in each.names
+            ],
+            "capture": self.capture and attrs.asdict(self.capture.statistics()),
+            "taps": [tap_status(tap) for tap in self.taps or ()],
+        }
 
     async def reopen_capture(self) -> None:
         """Open the capture's path again, after a rotation.
@@ -88,39 +124,72 @@ async def open_runtime(config: Config, *, engine: Engine | None = None) -> Async
     within the grace of `config.shutdown`; cancelling it, or an error in it, stops with a grace of
     0.
 
-    Raises, before anything listens: ConfigError, CaptureOpenError, BindError.  An error of an
-    engine comes out as an exception group, as from any nursery.
+    Raises, before anything listens: ConfigError, FileOpenError, BindError.  Errors of the block and
+    of an engine come out as an exception group, as from any nursery.
     """
     if sys.platform != "linux":
         raise ReplayError("replay runs on Linux only")
+    check_config(config)
     worker = config.worker
     engines = [engine or _build_engine(worker, worker.engine) for _ in range(worker.grpc_count)]
     tls = None
     if worker.tls is not None:
         tls = server_context(worker.tls.certificate, worker.tls.key, worker.tls.client_ca)
-    capture = None
-    if worker.capture is not None:
-        capture = FileCapture.open(
-            worker.capture,
-            extended=worker.capture_extended,
-            metadata_allow=worker.metadata_allow,
+    async with AsyncExitStack() as stack:
+        capture = await stack.enter_async_context(_open_capture(worker))
+        listening = stack.enter_context(_listening(_addresses(worker)))
+        http = None
+        if config.http.port is not None:
+            http = stack.enter_context(_listening([Address(config.http.host, config.http.port)]))[0]
+        # Without taps nothing of the mirror is built.
+        taps = await stack.enter_async_context(open_mirror(config)) if config.taps else None
+        metrics = WorkerMetrics()
+        workers = [
+            _build_worker(each, config, capture=capture, taps=taps, metrics=metrics)
+            for each in engines
+        ]
+        runtime = Runtime(
+            config,
+            workers,
+            listening,
+            capture=capture,
+            taps=taps,
+            registry=build_registry(tuple(taps or ()), metrics),
+            http=http,
         )
+        if http is not None:
+            log.info("http", address=runtime.http_address)
+            await stack.enter_async_context(serving_http(_build_app(runtime), http))
+        await stack.enter_async_context(_running(runtime, tls))
+        yield runtime
+
+
+@asynccontextmanager
+async def _open_capture(worker: WorkerConfig) -> AsyncIterator[FileCapture | None]:
+    if worker.capture is None:
+        yield None
+        return
+    capture = FileCapture.open(
+        worker.capture,
+        extended=worker.capture_extended,
+        metadata_allow=worker.metadata_allow,
+    )
     try:
-        listening = listen(_addresses(worker))
-        try:
-            workers = [_build_worker(each, config, capture) for each in engines]
-            runtime = Runtime(config, workers, listening, capture)
-            async with _running(runtime, tls):
-                yield runtime
-        finally:
-            for each in listening:
-                each.close()
+        yield capture
     finally:
-        if capture is not None:
-            with trio.CancelScope(
-                shield=True, deadline=trio.current_time() + CAPTURE_CLOSE_SECONDS
-            ):
-                await capture.aclose()
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + CAPTURE_CLOSE_SECONDS):
+            await capture.aclose()
+
+
+@contextmanager
+def _listening(addresses: Sequence[Address]) -> Iterator[list[Listening]]:
+    """Bind all addresses, and close what is still open at the end."""
+    listening = listen(addresses)
+    try:
+        yield listening
+    finally:
+        for each in listening:
+            each.close()
 
 
 @asynccontextmanager
@@ -219,13 +288,31 @@ def _build_engine(worker: WorkerConfig, config: EngineConfig) -> Engine:
     raise ConfigError([f"worker.engine.kind: {config.kind} is not built yet"])
 
 
-def _build_worker(engine: Engine, config: Config, capture: FileCapture | None) -> Worker:
+def _build_worker(
+    engine: Engine,
+    config: Config,
+    *,
+    capture: FileCapture | None,
+    taps: Taps | None,
+    metrics: WorkerMetrics,
+) -> Worker:
     worker = config.worker
     limits = worker.limits
-    scheduler = Scheduler(engine, capture=capture)
+    scheduler = Scheduler(
+        engine,
+        capture=capture,
+        taps=taps,
+        metrics=metrics,
+        settings=as_plain(config)["worker"],
+    )
     health = Health([SERVICE_NAME])
     services = [scheduler.service(), health.service()]
     services += reflection_services(service.name for service in services)
+
+    def count(call: Call) -> None:
+        if call.method.path == GENERATE.path:
+            metrics.count("CANCELLED" if call.status is None else call.status.status_code.name)
+
     server = Server(
         services,
         limits=Http2Limits(
@@ -238,5 +325,10 @@ def _build_worker(engine: Engine, config: Config, capture: FileCapture | None) -
         message_limit=limits.message_bytes,
         connection_limit=limits.connections,
         answered_while_draining=(*ANSWERED_WHILE_DRAINING, *HEALTH_PATHS),
+        on_call_ended=count,
     )
     return Worker(engine, scheduler, health, server)
+
+
+def _build_app(runtime: Runtime) -> Starlette:
+    return build_app(runtime.registry, is_healthy=lambda: runtime.is_healthy, status=runtime.status)

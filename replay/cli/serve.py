@@ -56,6 +56,7 @@ FLAGS = (
     Flag("--context-length", "worker.context_length", "N", "Longest prompt, as advertised."),
     Flag("--grpc-max-message-bytes", "worker.limits.message_bytes", "N", "Longest message."),
     Flag("--weight-version", "worker.weight_version", "TEXT", "Advertised version of the weights."),
+    Flag("--http-port", "http.port", "PORT", "Serve metrics, health and status; 0 picks a port."),
     Flag(
         "--default-sampling-params",
         "worker.default_sampling_params",

@@ -15,7 +15,7 @@ import structlog
 import trio
 
 from replay.config import Config
-from replay.errors import BindError, CaptureOpenError, ConfigError
+from replay.errors import BindError, ConfigError, FileOpenError
 
 log = structlog.get_logger()
 
@@ -56,7 +56,7 @@ def run(open_runtime: OpenRuntime, config: Config) -> int:
     code = 0
     try:
         code = 0 if trio.run(run_until_stopped, open_runtime, config) else 1
-    except* (ConfigError, CaptureOpenError) as group:
+    except* (ConfigError, FileOpenError) as group:
         _say(group)
         code = 2
     except* BindError as group:

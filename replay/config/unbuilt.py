@@ -20,11 +20,8 @@ UNBUILT: Mapping[str, tuple[str, ...]] = {
     "worker.overrides": (),
     "worker.overrides.*.engine.kind": ("realistic", "upstream"),
     "worker.engine.kind": ("realistic", "upstream"),
-    "event_plane": (),
-    "http.port": (),
     "http.admin": (),
     "http.token_file": (),
-    "taps": (),
 }
 
 

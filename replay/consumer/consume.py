@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-import structlog
 import trio
 import zmq
 
@@ -21,6 +20,7 @@ from replay.consumer.report import Account, build_report
 from replay.consumer.status import RuntimeStatus, read_status
 from replay.consumer.summary import RecordSummary, SummaryReader, read_seq
 from replay.consumer.totals import Totals
+from replay.logger import get_logger
 from replay.plane.codec import Message
 from replay.plane.curve import ClientKeys
 from replay.plane.gap_filling import fill_gaps
@@ -36,7 +36,7 @@ from replay.plane.subscriber import (
 from replay.taps.envelope import UndecodableRecordError, UnsupportedRecordError
 from replay.taps.status import STATUS_TOPIC
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 @attrs.frozen(kw_only=True)

@@ -14,9 +14,9 @@ from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-import structlog
 import trio
 
+from replay.logger import get_logger
 from replay.plane.discovery_entry import (
     FOLDER,
     TEMPORARY_PREFIX,
@@ -27,7 +27,7 @@ from replay.plane.discovery_entry import (
     parse_file,
 )
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 ROOT_VARIABLE = "DYN_FILE_KV"
 TTL_SECONDS = 10.0

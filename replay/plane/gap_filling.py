@@ -7,10 +7,10 @@ for one that asks without reading ZeroMQ drops what its queue does not hold.
 from collections.abc import Awaitable, Callable, Mapping
 
 import attrs
-import structlog
 import trio
 import zmq
 
+from replay.logger import get_logger
 from replay.plane.codec import MalformedMessageError, Message, decode_message
 from replay.plane.curve import ClientKeys
 from replay.plane.gap_protocol import (
@@ -23,7 +23,7 @@ from replay.plane.gap_protocol import (
 from replay.plane.replay_buffer import ReplayBuffer
 from replay.plane.sockets import open_dealer, receive_frames
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 #: One answer must neither hold up the loop for long nor fill the memory.
 ANSWER_MESSAGES = 256

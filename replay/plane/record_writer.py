@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Self
 
-import structlog
 import trio
 
 from replay.errors import JournalWriteError
 from replay.journal import Journal
+from replay.logger import get_logger
 from replay.plane.record_file import HEADER, next_number, numbered_path, pack_record
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 #: How the begin rule says that somebody else wrote to the file.
 _NOT_OURS = errno.ESTALE

@@ -10,15 +10,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import attrs
-import structlog
 import trio
 import zmq
 
 from replay.config.address import format_address
 from replay.errors import BindError
+from replay.logger import get_logger
 from replay.plane.curve import ClientKeys, ServerKeys
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 #: What a reader takes beyond what its consumer has processed, in messages a publisher.  When it is
 #: full the publisher's own queue fills, so no message is ever lost here.

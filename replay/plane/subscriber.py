@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import Protocol
 
 import attrs
-import structlog
 import trio
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
+from replay.logger import get_logger
 from replay.plane.codec import MalformedMessageError, Message, decode_message
 from replay.plane.curve import ClientKeys
 from replay.plane.discovery import watch_publishers
 from replay.plane.sockets import open_sub, receive_frames
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 #: Messages that are taken at once.  A pass of the loop costs as much as several of them.
 MOST_AT_ONCE = 64

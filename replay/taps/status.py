@@ -59,19 +59,25 @@ class StatusSource:
                 "monotonic_ns": monotonic_ns,
                 "final": is_final,
                 "router": self.router,
-                "taps": [_tap_status(tap, each) for tap, each in self.publishers.items()],
+                "taps": [tap_status(tap, each) for tap, each in self.publishers.items()],
             }
         )
         return packed
 
 
-def _tap_status(tap: Tap, publisher: NumberedPublisher) -> dict[str, Any]:
+def tap_status(tap: Tap, publisher: NumberedPublisher | None = None) -> dict[str, Any]:
+    """Return what a tap has done, in the status record's order.
+
+    Without *publisher* its id and sequence are left out.
+    """
+    numbers = {} if publisher is None else {"publisher_id": publisher.publisher_id}
+    sequence = {} if publisher is None else {"next_sequence": publisher.next_sequence}
     return {
         "tap": tap.name,
         "topic": tap.topic,
-        "publisher_id": publisher.publisher_id,
+        **numbers,
         "next_seq": tap.next_seq,
-        "next_sequence": publisher.next_sequence,
+        **sequence,
         "queued": tap.queued,
         "dropped": {
             "full": tap.dropped_full,

@@ -14,6 +14,7 @@ from replay._proto import tokenspeed_scheduler_pb2 as pb
 from replay.engines.base import Generation, Model
 from replay.engines.sampling import output_logprobs
 from replay.rpc.calls import Call, frame_message
+from replay.taps.finish_reasons import error_word, finish_word
 from replay.worker.encode import (
     MAX_CUT_TOKENS,
     ChoiceShape,
@@ -24,7 +25,10 @@ from replay.worker.encode import (
 
 
 class Observer(Protocol):
-    """Somebody who watches an answer as it passes: a tap's recording, or the worker's metrics."""
+    """Somebody who watches an answer as it passes: a tap's recording, or the worker's metrics.
+
+    Finish reasons are in the words of a record (`replay.taps.finish_reasons`).
+    """
 
     def observe(self, ids: Sequence[int], index: int = 0, finish_reason: str | None = None) -> None:
         """Take note of tokens of choice *index*, or of its end."""
@@ -125,11 +129,12 @@ class GenerateAnswer:
         spec_draft: int = 0,
     ) -> None:
         """End choice *index*; the last one ends the answer."""
-        self._finish(reason, index, reason, matched, spec_accepted, spec_draft)
+        word = self._word(reason, matched)
+        self._finish(reason, index, word, matched, spec_accepted, spec_draft)
 
     def fail(self, message: str, index: int = 0) -> None:
         """End choice *index* as failed."""
-        self._finish("error", index, f"error: {message}")
+        self._finish("error", index, error_word(message))
 
     def whole(self, ids: Sequence[int], reason: str, *, matched: int | None = None) -> None:
         """Put a whole answer of one choice at once."""
@@ -149,8 +154,10 @@ class GenerateAnswer:
             return
         if not self._call.is_open:
             return
-        for observer in self._observers:
-            observer.observe_whole(ids, reason)
+        if self._observers:
+            word = self._word(reason, matched)
+            for observer in self._observers:
+                observer.observe_whole(ids, word)
         self._open_choices = 0
         self._call.write_whole(
             self._cut.message_bytes(
@@ -181,8 +188,10 @@ class GenerateAnswer:
                 choice.finished = True
                 self._open_choices -= 1
             fresh = complete.output_ids[len(choice.ids) :]
+            matched = complete.matched_token_id or complete.matched_stop_str or None
+            word = self._word(complete.finish_reason, matched)
             for observer in self._observers:
-                observer.observe(fresh, complete.index, complete.finish_reason)
+                observer.observe(fresh, complete.index, word)
         self._call.write(frame_message(response.SerializeToString()))
 
     async def room(self) -> None:
@@ -204,11 +213,16 @@ class GenerateAnswer:
         return [index for index, choice in enumerate(self._choices) if not choice.finished]
 
     def abort(self) -> None:
-        """End every open choice with finish `abort`."""
+        """End every open choice with finish `abort`.  Nobody watches any more: what the request was
+        cut short by has been seen."""
+        self._observers = ()
         for index in self.unfinished:
-            self._finish("abort", index, "abort")
+            self._finish("abort", index, "")
 
     # ---- inside
+
+    def _word(self, reason: str, matched: int | str | None) -> str:
+        return finish_word(reason, matched, self._model.eos_token_ids) if self._observers else ""
 
     def _choice(self, index: int) -> _Choice:
         if self._choices is None:

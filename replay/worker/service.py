@@ -9,7 +9,8 @@ import datetime
 import inspect
 import json
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,11 +24,15 @@ from replay import __version__
 from replay._proto import common_pb2 as common
 from replay._proto import tokenspeed_scheduler_pb2 as pb
 from replay.engines.base import Engine, Generation, Loads
+from replay.metrics import WorkerMetrics
 from replay.rpc.calls import OK, Call, Ending
+from replay.taps.recording import NOT_RECORDED
+from replay.taps.taps import Taps
 from replay.worker.answer import GenerateAnswer, Observer
 from replay.worker.default_params import apply_default_sampling_params
 from replay.worker.encode import CutAnswers
 from replay.worker.in_flight import InFlight
+from replay.worker.latency import LatencyObserver
 from replay.worker.methods import SERVICE_NAME, SIGNATURES, method_path
 from replay.worker.tokenizer_archive import archive_chunks, build_archive
 
@@ -57,13 +62,15 @@ class Scheduler:
         engine: Engine,
         *,
         capture: RequestCapture | None = None,
-        observers: "Sequence[ObserverFactory]" = (),
+        taps: Taps | None = None,
+        metrics: WorkerMetrics | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         self._engine = engine
         self._model = engine.model
         self._capture = capture
-        self._observers = tuple(observers)
+        self._taps = taps
+        self._metrics = metrics
         self._settings = dict(settings or {})
         self._in_flight: InFlight[Call] = InFlight()
         self._cut = CutAnswers()
@@ -121,16 +128,34 @@ class Scheduler:
             choices=params.n or 1,
             max_new_tokens=params.max_new_tokens if params.HasField("max_new_tokens") else None,
             arrival=call.arrival,
-            metadata=call.metadata if self._observers else (),
+            metadata=call.metadata,
         )
-        watching = [factory(generation, call) for factory in self._observers]
-        answer = GenerateAnswer(call, generation, model, self._cut, watching)
+        # What others see of the request counts from its arrival, on their clock.
+        age_ns = int((trio.current_time() - call.arrival) * 1e9)
+        arrival_ns = time.monotonic_ns() - age_ns
+        recording = NOT_RECORDED
+        if self._taps is not None:
+            recording = self._taps.record_generate(
+                generation,
+                model,
+                arrival_unix_ns=time.time_ns() - age_ns,
+                arrival_monotonic_ns=arrival_ns,
+                is_cancelled=partial(_is_cut_short, call),
+            )
+        observers: list[Observer] = []
+        if self._metrics is not None:
+            observers.append(LatencyObserver(self._metrics, arrival_ns))
+        if recording.is_recording:
+            observers.append(recording)
+        answer = GenerateAnswer(call, generation, model, self._cut, observers)
         call.epilogue = _Epilogue(answer)
         request_id = generation.request_id
         self._in_flight.add(request_id, call)
         try:
-            call.respond()
-            await self._engine.generate(generation, answer)
+            with recording:
+                call.respond()
+                await self._engine.generate(generation, answer)
+                recording.end()
         finally:
             self._in_flight.remove(request_id, call)
 
@@ -222,12 +247,9 @@ class Scheduler:
             yield common.GetTokenizerChunk(data=data, sha256=digest)
 
 
-class ObserverFactory(Protocol):
-    """Makes the observer of one request."""
-
-    def __call__(self, generation: Generation, call: Call) -> Observer:
-        """Return who watches the answer to *generation*."""
-        ...
+def _is_cut_short(call: Call) -> bool:
+    """Whether something has cancelled the request, whatever came out of the engine afterwards."""
+    return call.ending is not None or call.scope.cancel_called
 
 
 class _Epilogue:
