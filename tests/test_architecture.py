@@ -20,6 +20,7 @@ IMPURE = {
 LEVELS = (
     ("replay.__main__", "replay.cli"),
     ("replay.runtime",),
+    ("replay.mirror",),
     ("replay.worker", "replay.taps", "replay.player", "replay.consumer", "replay.web"),
     ("replay.engines", "replay.plane", "replay.rpc", "replay.journal", "replay.metrics"),
     ("replay",),
