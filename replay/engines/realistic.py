@@ -9,6 +9,7 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from typing import Any, cast
 
 import trio
@@ -21,6 +22,7 @@ from replay.engines.answer_sequences import AnswerSequence, AnswerStream
 from replay.engines.base import Answer, Generation, Loads, Model
 from replay.engines.block_hash import hash_blocks
 from replay.engines.kv_event_log import KvEventLog
+from replay.engines.kv_event_publisher import open_kv_publisher
 from replay.engines.kv_event_stream import KvEventStreams
 from replay.engines.load_timing import load_timing
 from replay.engines.sampling import plan_choice
@@ -43,10 +45,18 @@ Progress = list[tuple[AnswerSequence, int, int]]
 class RealisticEngine:
     """Answers requests at the pace of an engine with continuous batching and a prefix cache.
 
-    Raises ConfigError for a calibration file that cannot be used.
+    It is the *number*-th engine of its process and publishes KV events on *host*, if it does that
+    on ZMQ.  Raises ConfigError for a calibration file that cannot be used.
     """
 
-    def __init__(self, model: Model, config: RealisticConfig | None = None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        config: RealisticConfig | None = None,
+        *,
+        host: str = "127.0.0.1",
+        number: int = 0,
+    ) -> None:
         config = config or RealisticConfig()
         self.model = model
         self._config = config
@@ -61,16 +71,28 @@ class RealisticEngine:
         self._late: deque[tuple[float, Progress]] = deque()
         self._late_news = trio.Event()
         self.kv_events = KvEventLog(config.kv_events_buffer_steps)
+        self._host = host
+        base_port = config.kv_events_zmq_base_port
+        self._kv_port = None if base_port is None else base_port + 2 * number
 
     # ---- replay.engines.base.Engine
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Run passes until cancelled."""
-        task_status.started()
-        async with trio.open_nursery() as halves:
-            halves.start_soon(self._run_passes)
-            if self._overhead_seconds:
-                halves.start_soon(self._write_late)
+        """Run passes until cancelled.  Raises BindError when the KV events have no port."""
+        async with AsyncExitStack() as opened:
+            publisher = None
+            if self._kv_port is not None:
+                opening = open_kv_publisher(
+                    self.kv_events, self._config, host=self._host, port=self._kv_port
+                )
+                publisher = await opened.enter_async_context(opening)
+            async with trio.open_nursery() as parts:
+                if publisher is not None:
+                    parts.start_soon(publisher.run)
+                if self._overhead_seconds:
+                    parts.start_soon(self._write_late)
+                parts.start_soon(self._run_passes)
+                task_status.started()
 
     def check(self, request: pb.GenerateRequest) -> str | None:
         """Return what is wrong with *request*, its field named, or None."""
