@@ -55,7 +55,11 @@ class CannedEngine:
     async def generate(self, generation: Generation, answer: Answer) -> None:
         """Answer one request; return when every choice is finished."""
         if self._pacer is not None:
-            choices = {index: self._plan(generation, index) for index in range(generation.choices)}
+            choices = {}
+            for index in range(generation.choices):
+                if index:
+                    await trio.lowlevel.checkpoint()  # a long one takes milliseconds
+                choices[index] = self._plan(generation, index)
             with self._holding(_Stream(answer, generation, choices)) as stream:
                 await self._pacer.pace(stream, trio.current_time() + self._first_token_seconds)
             return
