@@ -20,8 +20,8 @@ from purerpc.grpclib.exceptions import RpcFailedError
 from worker_process import running_worker
 
 from replay._proto import tokenspeed_scheduler_pb2 as pb
+from replay.engines.methods import GENERATE
 from replay.rpc.client import Channel, open_channel
-from replay.worker.methods import GENERATE
 
 #: Nothing here takes more than a second; a demonstration that hangs ends all the same.
 DEMO_SECONDS = 60.0

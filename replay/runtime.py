@@ -25,6 +25,7 @@ from replay.config.model import Config, WorkerConfig
 from replay.config.rules import check_config
 from replay.engines.base import Engine, Model
 from replay.engines.canned import CannedEngine
+from replay.engines.methods import GENERATE, SERVICE_NAME
 from replay.errors import ConfigError, ReplayError
 from replay.logger import get_logger
 from replay.metrics import WorkerMetrics, build_registry
@@ -40,7 +41,6 @@ from replay.taps.status import tap_status
 from replay.taps.taps import Taps
 from replay.web.app import build_app
 from replay.web.serve import serving_http
-from replay.worker.methods import GENERATE, SERVICE_NAME
 from replay.worker.model_folder import model_from_folder
 from replay.worker.request_capture import FileCapture
 from replay.worker.service import ANSWERED_WHILE_DRAINING, Scheduler

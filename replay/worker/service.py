@@ -24,6 +24,7 @@ from replay import __version__
 from replay._proto import common_pb2 as common
 from replay._proto import tokenspeed_scheduler_pb2 as pb
 from replay.engines.base import Engine, Generation, Loads
+from replay.engines.methods import SERVICE_NAME, SIGNATURES, method_path
 from replay.metrics import WorkerMetrics
 from replay.rpc.calls import OK, Call, Ending
 from replay.taps.recording import NOT_RECORDED
@@ -33,7 +34,6 @@ from replay.worker.default_params import apply_default_sampling_params
 from replay.worker.encode import CutAnswers
 from replay.worker.in_flight import InFlight
 from replay.worker.latency import LatencyObserver
-from replay.worker.methods import SERVICE_NAME, SIGNATURES, method_path
 from replay.worker.tokenizer_archive import archive_chunks, build_archive
 
 #: What a worker that shuts down still answers: how it is, and the end of what it has begun.

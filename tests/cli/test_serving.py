@@ -15,9 +15,9 @@ import trio
 from purerpc.grpclib.exceptions import RpcFailedError, UnavailableError
 from worker_process import WorkerProcess, running_worker
 
+from replay.engines.methods import GENERATE
 from replay.rpc.client import open_channel
 from replay.worker.capture_reader import TornLine, read_lines
-from replay.worker.methods import GENERATE
 from tests.engines.requests import generate_request
 
 LONG = 10**6

@@ -14,8 +14,8 @@ from replay._proto import common_pb2 as common
 from replay.config.engines import RealisticConfig
 from replay.engines import kv_event_stream
 from replay.engines.base import Model
+from replay.engines.methods import METHODS
 from replay.engines.realistic import RealisticEngine
-from replay.worker.methods import METHODS
 from tests.engines.requests import generate_request
 from tests.worker.running import Running, running, until
 

@@ -11,9 +11,9 @@ from replay._proto import tokenspeed_scheduler_pb2 as pb
 from replay.config.engines import CannedConfig
 from replay.config.model import Config, ShutdownConfig, WorkerConfig
 from replay.engines.base import Engine
+from replay.engines.methods import GENERATE, METHODS
 from replay.rpc.client import Channel, open_channel
 from replay.runtime import Runtime, open_runtime
-from replay.worker.methods import GENERATE, METHODS
 
 
 @attrs.frozen

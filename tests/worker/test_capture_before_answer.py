@@ -15,9 +15,9 @@ from purerpc.grpclib.exceptions import InternalError, InvalidArgumentError, Reso
 from replay._proto import tokenspeed_scheduler_pb2 as pb
 from replay.config.engines import CannedConfig
 from replay.config.model import LimitsConfig
+from replay.engines.methods import GENERATE
 from replay.errors import CaptureOpenError
 from replay.runtime import open_runtime
-from replay.worker.methods import GENERATE
 from tests.engines.requests import generate_request
 from tests.worker.running import config_of, running, until
 

@@ -8,9 +8,9 @@ from replay._proto import tokenspeed_scheduler_pb2 as pb
 from replay.config.engines import CannedConfig
 from replay.engines.base import Answer, Generation, Model
 from replay.engines.canned import CannedEngine
+from replay.engines.methods import GENERATE
 from replay.rpc.client import open_channel
 from replay.runtime import Runtime, open_runtime, serve
-from replay.worker.methods import GENERATE
 from tests.engines.requests import generate_request
 from tests.worker.running import Running, config_of, running, until
 

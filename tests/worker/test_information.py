@@ -13,9 +13,9 @@ from replay._proto import common_pb2 as common
 from replay._proto import tokenspeed_scheduler_pb2 as pb
 from replay.config.engines import CannedConfig
 from replay.engines.base import Model
+from replay.engines.methods import GENERATE, METHODS, method_path
 from replay.errors import ConfigError
 from replay.rpc.client import ClientMethod
-from replay.worker.methods import GENERATE, METHODS, method_path
 from replay.worker.model_folder import model_from_folder
 from tests.engines.requests import generate_request
 from tests.worker.running import config_of, running, until
