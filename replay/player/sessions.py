@@ -93,6 +93,14 @@ class Sessions:
         self.held -= 1
         return self._start(session, session.waiting.popleft())
 
+    def give_up(self) -> list[Arrival]:
+        """Return the turns that wait, and wait for them no more."""
+        left = [planned.arrival for each in self._sessions.values() for planned in each.waiting]
+        for each in self._sessions.values():
+            each.waiting.clear()
+        self.held = 0
+        return left
+
     def _start(self, session: _Session, planned: Planned) -> Start:
         session.is_running = True
         due_ns = planned.deadline_ns or 0
@@ -103,11 +111,14 @@ class Sessions:
         return Start(due_ns, planned.arrival)
 
 
-class ClosedLoop:
-    """Keeps *concurrency* requests in flight as long as enough of them may start."""
+class Dispatcher:
+    """Hands requests out in the order of their moments, to at most *concurrency* places.
 
-    def __init__(self, concurrency: int) -> None:
-        if concurrency < 1:
+    Without a *concurrency* there is no bound: nothing that is in flight holds a later arrival up.
+    """
+
+    def __init__(self, concurrency: int | None = None) -> None:
+        if concurrency is not None and concurrency < 1:
             raise ScheduleError("concurrency: must be at least 1")
         self.concurrency = concurrency
         self.in_flight = 0
@@ -123,7 +134,7 @@ class ClosedLoop:
     def take(self, now_ns: int) -> Start | None:
         """Return the request whose moment came first, if one has come and a place is free."""
         self._advance(now_ns)
-        if self.in_flight >= self.concurrency or not self._due:
+        if not self._due or not self._has_place(self.in_flight):
             return None
         self.in_flight += 1
         return self._due.popleft()
@@ -132,22 +143,33 @@ class ClosedLoop:
         """Free the place of a request that has ended."""
         self.in_flight -= 1
 
-    def wants_more(self, now_ns: int) -> bool:
-        """Whether a place is free that nothing here can take now: the source should be read on."""
+    def lacks_work(self, now_ns: int) -> bool:
+        """Whether a place is free that no request here could take now."""
         self._advance(now_ns)
-        return self.in_flight + len(self._due) < self.concurrency
+        return self._has_place(self.in_flight + len(self._due))
 
     @property
     def waiting(self) -> int:
         """Requests that may start, now or later."""
         return len(self._due) + len(self._later)
 
-    @property
-    def next_due_ns(self) -> int | None:
-        """The earliest moment at which one of them may start."""
+    def wakes_at_ns(self) -> int | None:
+        """Return the moment at which a request can be taken if none ends before; None for never."""
+        if not self._has_place(self.in_flight):
+            return None
         if self._due:
             return self._due[0].due_ns
         return self._later[0][0] if self._later else None
+
+    def give_up(self) -> list[Arrival]:
+        """Return what is waiting, and wait for it no more."""
+        left = [*(start for _, _, start in sorted(self._later)), *self._due]
+        self._later.clear()
+        self._due.clear()
+        return [start.arrival for start in left]
+
+    def _has_place(self, taken: int) -> bool:
+        return self.concurrency is None or taken < self.concurrency
 
     def _advance(self, now_ns: int) -> None:
         while self._later and self._later[0][0] <= now_ns:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from replay.player.arrival import Arrival
 from replay.player.schedule import Planned, ScheduleError
-from replay.player.sessions import ClosedLoop, OnFailure, Sessions, Start
+from replay.player.sessions import Dispatcher, OnFailure, Sessions, Start
 
 
 def turn(number: int, *, session: str | None = "s", think_ns: int | None = 100) -> Arrival:
@@ -87,25 +87,48 @@ def test_a_failed_turn_may_be_followed_by_the_next() -> None:
 
 
 def test_a_closed_loop_hands_out_what_came_first_and_no_more_than_its_number() -> None:
-    loop = ClosedLoop(2)
+    loop = Dispatcher(2)
     starts = [Start(due, turn(0, session=str(due))) for due in (30, 10, 20)]
     for start in starts:
         loop.offer(start)
     assert loop.take(5) is None
-    assert loop.next_due_ns == 10
-    assert loop.wants_more(5)
+    assert loop.wakes_at_ns() == 10
+    assert loop.lacks_work(5)
     assert loop.take(40) == starts[1]
     assert loop.take(40) == starts[2]
     assert loop.take(40) is None
-    assert not loop.wants_more(40)
+    assert not loop.lacks_work(40)
     loop.release()
     assert loop.take(40) == starts[0]
-    assert (loop.waiting, loop.next_due_ns) == (0, None)
+    assert (loop.waiting, loop.wakes_at_ns()) == (0, None)
+
+
+def test_without_a_bound_nothing_in_flight_holds_a_later_arrival_up() -> None:
+    loop = Dispatcher()
+    for number in range(5_000):
+        loop.offer(Start(number, turn(0, session=str(number))))
+    assert loop.lacks_work(0)
+    taken = [loop.take(4_999) for _ in range(5_000)]
+    assert None not in taken
+    assert loop.in_flight == 5_000
+
+
+def test_what_waits_can_be_given_up() -> None:
+    loop, sessions = Dispatcher(1), Sessions()
+    for due in (5, 1):
+        loop.offer(Start(due, turn(0, session=str(due))))
+    loop.take(1)
+    assert [each.session for each in loop.give_up()] == ["5"]
+    assert loop.waiting == 0
+    sessions.admit(Planned(turn(0), 0))
+    sessions.admit(Planned(turn(1), None))
+    assert [each.turn for each in sessions.give_up()] == [1]
+    assert sessions.held == 0
 
 
 def test_a_closed_loop_needs_a_place() -> None:
     with pytest.raises(ScheduleError, match="at least 1"):
-        ClosedLoop(0)
+        Dispatcher(0)
 
 
 @given(
@@ -124,13 +147,13 @@ def test_sessions_that_think_do_not_starve_a_closed_loop(
         for name in range(sessions)
         for number in range(turns)
     )
-    ledger, loop = Sessions(), ClosedLoop(concurrency)
+    ledger, loop = Sessions(), Dispatcher(concurrency)
     running: list[tuple[int, int, Arrival]] = []
     ended: dict[str, int] = {}
     sent: list[Arrival] = []
     now, exhausted = 0, False
     while True:
-        while not exhausted and loop.wants_more(now):
+        while not exhausted and loop.lacks_work(now):
             planned = next(source, None)
             if planned is None:
                 exhausted = True
@@ -146,10 +169,11 @@ def test_sessions_that_think_do_not_starve_a_closed_loop(
         assert loop.in_flight == len(running) <= concurrency
         if len(running) < concurrency:
             assert exhausted
-            assert loop.next_due_ns is None or loop.next_due_ns > now
+            wakes_at = loop.wakes_at_ns()
+            assert wakes_at is None or wakes_at > now
         moments = [running[0][0]] if running else []
-        if loop.next_due_ns is not None and len(running) < concurrency:
-            moments.append(loop.next_due_ns)
+        if (wakes_at := loop.wakes_at_ns()) is not None:
+            moments.append(wakes_at)
         if not moments:
             break
         now = min(moments)
