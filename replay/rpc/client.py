@@ -4,7 +4,7 @@
 * A deadline is sent and also enforced here.
 * A channel connects when it is first needed, again when its connection has gone, and opens another
   connection when the server takes no more streams on those that it has: a bounded number of streams
-  may not delay a call.
+  may not delay a call.  How it dials is in `replay.rpc.dialling`.
 * A call whose connection breaks ends with UNAVAILABLE.
 
 Errors are purerpc's: `RpcFailedError` and its subclasses, by status.
@@ -22,17 +22,17 @@ import trio
 from purerpc.grpclib.exceptions import (
     DeadlineExceededError,
     InternalError,
-    UnavailableError,
     raise_status,
 )
 from purerpc.grpclib.status import Status, StatusCode
 
 from replay.rpc import frames
 from replay.rpc.calls import OK, MessageError, frame_message, unframe_message
+from replay.rpc.dialling import Dialler, open_stream
 from replay.rpc.hpack import Field
 from replay.rpc.http2 import ConnectionDeadError
 from replay.rpc.http2_client import ClientConnection, RequestTemplate, ResponseStream
-from replay.rpc.listeners import Address, split_host_port
+from replay.rpc.listeners import split_host_port
 from replay.rpc.transport import Transport, open_transport
 
 M = TypeVar("M")
@@ -41,8 +41,6 @@ M = TypeVar("M")
 UNREAD_BYTES = 1 << 20
 #: The largest message that an answer may hold when compressed.
 INFLATED_BYTES = 256 << 20
-#: How long a channel may take to connect.
-CONNECT_SECONDS = 10.0
 
 #: What error codes of HTTP/2 mean as a status (gRPC over HTTP/2, "Errors").
 _STATUS_OF_RESET = {
@@ -118,10 +116,16 @@ class Answers(Generic[M]):
         return self._method.parse(message)
 
     async def wait_head(self) -> Sequence[Field]:
-        """Wait for the initial headers and return the server's metadata."""
+        """Wait for the initial headers and return the server's metadata.
+
+        Raises the status of a call that ended without any.
+        """
         while self.initial_metadata is None:
-            if self._over and self.status is not None and self.status.int_value:
-                raise_status(self.status)
+            if self._over:
+                assert self.status is not None
+                if self.status.int_value:
+                    raise_status(self.status)
+                return ()
             await self._wait()
         return self.initial_metadata
 
@@ -173,6 +177,8 @@ class Answers(Generic[M]):
 
     def on_end(self, fields: Sequence[Field]) -> None:
         """Take the trailers."""
+        if fields is self._stream.head:  # an answer of trailers only
+            self.initial_metadata = None
         found = dict(fields)
         code = found.get(b"grpc-status")
         if code is None or not code.isdigit():
@@ -180,7 +186,9 @@ class Answers(Generic[M]):
             self.end(_status_without_grpc(http))
             return
         self.trailing_metadata = [
-            each for each in fields if each[0] not in (b"grpc-status", b"grpc-message")
+            each
+            for each in fields
+            if each[0] not in (b"grpc-status", b"grpc-message") and each[0][:1] != b":"
         ]
         text = percent_decode(found.get(b"grpc-message", b""))
         self.end(Status(int(code), text) if int(code) else OK)
@@ -234,31 +242,43 @@ class _Link:
         return self.is_open and self.connection.has_room
 
     async def run(self, stream: trio.abc.Stream, *, task_status: trio.TaskStatus[None]) -> None:
-        """Exchange bytes until the connection ends, then end what is still open."""
+        """Exchange bytes until the connection ends, then end what is still open.
+
+        It has started when the server has spoken: only then it is known how many calls it takes.
+        Raises BrokenResourceError for a connection that ends before.
+        """
         try:
             async with trio.open_nursery() as tasks:
                 self._transport = open_transport(
                     stream, tasks, on_progress=lambda: None, on_lost=self._lost
                 )
                 self._flush()
-                task_status.started()
                 with suppress(
                     OSError,
                     trio.BrokenResourceError,
                     trio.ClosedResourceError,
                     ConnectionDeadError,
                 ):
-                    while data := await self._transport.receive():
-                        self.connection.receive(data, trio.current_time())
-                        self._flush()
-                        if not self.is_open or self._is_finished():
-                            break
+                    await self._exchange(task_status)
                 self._flush()
                 tasks.cancel_scope.cancel()
+            if not self.connection.is_greeted:
+                raise trio.BrokenResourceError("the connection ended before the server had spoken")
         finally:
             self._lost()
             with trio.CancelScope(shield=True, deadline=trio.current_time() + 1):
                 await trio.aclose_forcefully(stream)
+
+    async def _exchange(self, task_status: trio.TaskStatus[None]) -> None:
+        is_started = False
+        while data := await self._transport.receive():
+            self.connection.receive(data, trio.current_time())
+            self._flush()
+            if not is_started and self.connection.is_greeted:
+                is_started = True
+                task_status.started()
+            if not self.is_open or self._is_finished():
+                break
 
     def _is_finished(self) -> bool:
         return self.connection.goaway_received and not self.connection.streams
@@ -348,20 +368,32 @@ class _Link:
 Dial = Callable[[], Awaitable[trio.abc.Stream]]
 
 
+def _nobody_is_told() -> None:
+    pass
+
+
 class Channel:
     """Connections to one server; made by `open_channel`."""
 
     def __init__(
-        self, tasks: trio.Nursery, dial: Dial, *, authority: str, scheme: str, connections: int
+        self,
+        tasks: trio.Nursery,
+        dial: Dial,
+        *,
+        authority: str,
+        scheme: str,
+        connections: int,
+        on_connected: Callable[[], None],
     ) -> None:
         self._tasks = tasks
         self._dial = dial
+        self._on_connected = on_connected
         self._authority = authority
         self._scheme = scheme
         self._links: list[_Link] = []
         self._wanted = connections
         self._turn = 0
-        self._dialling = trio.Lock()
+        self._dialler = Dialler(tasks, self._open_link, server=authority)
         self._templates: dict[str, RequestTemplate] = {}
 
     async def unary(
@@ -419,32 +451,31 @@ class Channel:
 
     async def _link(self) -> _Link:
         """Return a connection that takes another call, opening one if there is none."""
-        self._links = [link for link in self._links if link.is_open]
-        if len(self._links) < self._wanted:
-            return await self._connect()
-        for _ in self._links:
-            self._turn = (self._turn + 1) % len(self._links)
-            link = self._links[self._turn]
-            if link.has_room:
+        while True:
+            self._links = [link for link in self._links if link.is_open]
+            if len(self._links) >= self._wanted:
+                for _ in self._links:
+                    self._turn = (self._turn + 1) % len(self._links)
+                    link = self._links[self._turn]
+                    if link.has_room:
+                        return link
+            link = await self._dialler.connect()
+            if link.has_room:  # else the others who waited for it were quicker
                 return link
-        return await self._connect()
 
-    async def _connect(self) -> _Link:
-        async with self._dialling:
-            # Somebody else may have connected while we waited for our turn.
-            for link in self._links:
-                if link.has_room and len(self._links) >= self._wanted:
-                    return link
-            try:
-                with trio.fail_after(CONNECT_SECONDS):
-                    stream = await self._dial()
-            except (OSError, trio.TooSlowError, trio.BrokenResourceError) as error:
-                reason = getattr(error, "strerror", None) or type(error).__name__
-                raise UnavailableError(f"cannot connect to {self._authority}: {reason}") from error
-            link = _Link()
+    async def _open_link(self) -> _Link:
+        stream = await self._dial()
+        link = _Link()
+        try:
             await self._tasks.start(_run_link, link, stream)
-            self._links.append(link)
-            return link
+        except BaseException:  # cancelled before the task had begun, which closes it otherwise
+            await trio.aclose_forcefully(stream)
+            raise
+        if not link.has_room:
+            raise trio.BrokenResourceError("the server takes no calls")
+        self._links.append(link)
+        self._on_connected()
+        return link
 
 
 async def _run_link(
@@ -455,13 +486,18 @@ async def _run_link(
 
 @asynccontextmanager
 async def open_channel(
-    target: str, *, tls: ssl.SSLContext | None = None, connections: int = 1
+    target: str,
+    *,
+    tls: ssl.SSLContext | None = None,
+    connections: int = 1,
+    on_connected: Callable[[], None] = _nobody_is_told,
 ) -> AsyncIterator[Channel]:
     """Call methods of the server at *target*: `host:port`, `[v6]:port`, `unix:/path`, with or
     without `grpc://` or `grpcs://` before it.
 
     *connections* are opened as calls need them and used in turn.  Nothing is connected until the
-    first call.  Leaving the block closes all connections; calls in flight end with UNAVAILABLE.
+    first call; *on_connected* is called, on the loop, for each connection that has been opened.
+    Leaving the block closes all connections; calls in flight end with UNAVAILABLE.
     Raises ValueError for a target that is no address.
     """
     scheme, separator, rest = target.partition("://")
@@ -475,31 +511,14 @@ async def open_channel(
     async with trio.open_nursery() as tasks:
         channel = Channel(
             tasks,
-            lambda: _dial(address, tls),
+            lambda: open_stream(address, tls),
             authority="localhost" if address.unix_path is not None else str(address),
             scheme="http" if tls is None else "https",
             connections=connections,
+            on_connected=on_connected,
         )
         yield channel
         tasks.cancel_scope.cancel()
-
-
-async def _dial(address: Address, tls: ssl.SSLContext | None) -> trio.abc.Stream:
-    plain: trio.SocketStream
-    if address.unix_path is not None:
-        plain = await trio.open_unix_socket(address.unix_path)
-    else:
-        plain = await trio.open_tcp_stream(address.host, address.port)
-    if tls is None:
-        return plain
-    tls.set_alpn_protocols(["h2"])
-    secure = trio.SSLStream(plain, tls, server_hostname=address.host, https_compatible=True)
-    try:
-        await secure.do_handshake()
-    except BaseException:
-        await trio.aclose_forcefully(secure)
-        raise
-    return secure
 
 
 def _status_without_grpc(http_status: bytes) -> Status:
