@@ -1,6 +1,6 @@
 """PURE.  A planned request on TokenSpeed's wire."""
 
-from google.protobuf import struct_pb2
+from google.protobuf import json_format
 
 from replay._proto import tokenspeed_scheduler_pb2 as pb
 from replay.player.outgoing import Outgoing
@@ -60,7 +60,5 @@ def generate_request(outgoing: Outgoing) -> pb.GenerateRequest:
         kind, text = parameters.constraint
         setattr(sampling, kind, text)
     if parameters.custom_params is not None:
-        values = struct_pb2.Struct()
-        values.update(dict(parameters.custom_params))
-        sampling.custom_params.CopyFrom(values)
+        json_format.ParseDict(dict(parameters.custom_params), sampling.custom_params)
     return message
