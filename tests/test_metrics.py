@@ -99,6 +99,13 @@ def test_a_scrape_shows_what_the_workers_count() -> None:
     )
 
 
+def test_rule_57_nothing_runs_before_the_publishers_and_a_start_can_be_tried_again() -> None:
+    """Plain functions, outside of any loop: there is no task, and no registry but this one's."""
+    config = TapConfig(name="a", capture=TapCapture.REQUEST_RESPONSE)
+    for _ in range(2):
+        assert samples(Taps([config]))["shadow_tap_queued_total", frozenset({"a"})] == 0
+
+
 def test_rule_59_two_runtimes_have_registries_of_their_own() -> None:
     first, second = taps_with_traffic(), taps_with_traffic()
     next(iter(second)).queued = 77
