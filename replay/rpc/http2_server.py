@@ -10,6 +10,7 @@ Rules kept here:
   request that was on its way has arrived, one with the real last stream.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
@@ -27,61 +28,74 @@ OK_BLOCK = literal(b"grpc-status", b"0")
 _CACHED_BLOCKS = 256
 _CACHED_BLOCK_BYTES = 2048
 
-_CONNECTION_FIELDS = frozenset(
-    (b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade")
-)
-_REQUIRED_PSEUDO = frozenset((b":method", b":scheme", b":path"))
-_ALLOWED_PSEUDO = _REQUIRED_PSEUDO | {b":authority"}
+#: Names that mean something to the transport; every other one is the client's metadata.
+_PSEUDO, _KNOWN, _FORBIDDEN = "pseudo", "known", "forbidden"
+_NAMES = {
+    **dict.fromkeys((b":method", b":scheme", b":path", b":authority"), _PSEUDO),
+    **dict.fromkeys((b"te", b"content-type", b"grpc-timeout", b"grpc-encoding"), _KNOWN),
+    # RFC 9113, 8.2.2: they speak of a connection of HTTP/1.
+    **dict.fromkeys(
+        (b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"),
+        _FORBIDDEN,
+    ),
+}
+_BAD_NAME = re.compile(rb"[A-Z\0-\x20\x7f-\xff:]").search
+_BAD_VALUE = re.compile(rb"[\0\r\n]").search
 _TIMEOUT_UNITS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
-#: Fields that belong to the transport: the rest is what the client calls metadata.
-_TRANSPORT_FIELDS = frozenset((b"te", b"content-type", b"grpc-timeout", b"grpc-encoding"))
-
 _DRAIN_PING = b"drain..\0"
 
 
 class RequestHead:
     """A decoded and judged header block.  Requests with the same block share one."""
 
-    __slots__ = ("encoding", "fields", "http_status", "malformed", "path", "timeout", "timeout_bad")
+    __slots__ = (
+        "_metadata",
+        "encoding",
+        "fields",
+        "http_status",
+        "malformed",
+        "path",
+        "timeout",
+        "timeout_bad",
+    )
 
     def __init__(self, fields: Sequence[Field]) -> None:
         self.fields = fields
-        self.malformed = False
+        self._metadata: list[Field] | None = None
         #: A status of HTTP to answer with, for what is not gRPC; 0 for gRPC.
         self.http_status = 0
-        pseudo: dict[bytes, bytes] = {}
-        content_type, self.encoding, timeout = b"", b"identity", b""
-        regular = False
-        for name, value in fields:
-            if name[:1] == b":":
-                self.malformed |= regular or name in pseudo
-                pseudo[name] = value
-                continue
-            regular = True
-            if name != name.lower() or name in _CONNECTION_FIELDS or _is_forbidden(name, value):
-                self.malformed = True
-            if name == b"content-type":
-                content_type = value
-            elif name == b"grpc-encoding":
-                self.encoding = value
-            elif name == b"grpc-timeout":
-                timeout = value
-            elif name == b"te" and value != b"trailers":
-                self.malformed = True
-        if not _REQUIRED_PSEUDO <= pseudo.keys() <= _ALLOWED_PSEUDO:
-            self.malformed = True
-        path = pseudo.get(b":path", b"")
+        known: dict[bytes, bytes] = {}
+        pseudo_fields = 0
+        malformed = _BAD_VALUE(b"".join([value for _, value in fields])) is not None
+        for position, (name, value) in enumerate(fields):
+            kind = _NAMES.get(name)
+            if kind is None:
+                malformed |= _is_bad_name(name)
+            elif kind is _PSEUDO:
+                malformed |= position != pseudo_fields or name in known
+                pseudo_fields += 1
+                known[name] = value
+            elif kind is _KNOWN:
+                known[name] = value
+            else:
+                malformed = True
+        if known.get(b"te", b"trailers") != b"trailers":
+            malformed = True
+        path = known.get(b":path", b"")
+        if not path or b":method" not in known or b":scheme" not in known:
+            malformed = True
+        self.malformed = malformed
         self.path = path.decode("latin-1")
-        if not path:
-            self.malformed = True
-        if pseudo.get(b":method") != b"POST":
+        if known.get(b":method") != b"POST":
             self.http_status = 405
-        elif not _is_grpc(content_type):
+        elif not _is_grpc(known.get(b"content-type", b"")):
             self.http_status = 415
+        self.encoding = known.get(b"grpc-encoding", b"identity")
         #: Seconds, or None for no deadline.
         self.timeout: float | None = None
         self.timeout_bad = False
-        if timeout:
+        timeout = known.get(b"grpc-timeout")
+        if timeout is not None:
             digits, unit = timeout[:-1], _TIMEOUT_UNITS.get(timeout[-1:])
             if unit is None or not 1 <= len(digits) <= 8 or not digits.isdigit():
                 self.timeout_bad = True
@@ -91,20 +105,18 @@ class RequestHead:
     @property
     def metadata(self) -> list[Field]:
         """The fields that are the client's own."""
-        return [
-            (name, value)
-            for name, value in self.fields
-            if name[:1] != b":" and name not in _TRANSPORT_FIELDS
-        ]
+        if self._metadata is None:
+            self._metadata = [field for field in self.fields if field[0] not in _NAMES]
+        return self._metadata
 
 
 def _is_grpc(content_type: bytes) -> bool:
     return content_type[:16] == b"application/grpc" and content_type[16:17] in (b"", b"+", b";")
 
 
-def _is_forbidden(name: bytes, value: bytes) -> bool:
-    """Whether a field has bytes that RFC 9113, 8.2.1 calls malformed."""
-    return not name or b"\0" in value or b"\n" in value or b"\r" in value or b" " in name
+def _is_bad_name(name: bytes) -> bool:
+    """Whether RFC 9113, 8.2.1 calls a field of this name malformed."""
+    return not name or name[:1] == b":" or _BAD_NAME(name) is not None
 
 
 class RequestStream(Stream):
@@ -262,6 +274,11 @@ class ServerConnection(Connection[RequestStream]):
         """Send the initial headers."""
         if stream.closed or stream.headers_sent:
             return
+        if not (metadata or self._table_update):
+            stream.headers_sent = True
+            self._pings.refill()
+            self.out += (_HEAD_PREFIX, stream.id_bytes, RESPONSE_BLOCK)
+            return
         block = RESPONSE_BLOCK
         for name, value in metadata:
             block += literal(name, value)
@@ -292,12 +309,15 @@ class ServerConnection(Connection[RequestStream]):
         self.end(stream, literal(b":status", b"%d" % status))
 
     def answer(self, stream: RequestStream, payload: bytes) -> None:
-        """Send headers, *payload* and OK trailers: in one piece where windows and state allow
-        it."""
+        """Send *payload* and OK trailers, behind initial headers if there were none.
+
+        In one piece where windows and state allow it.
+        """
         length = len(payload)
         if (
             stream.remote_closed
-            and not stream.headers_sent
+            and stream.pending is None
+            and stream.trailer is None
             and not stream.closed
             and not self._table_update
             and length <= stream.send_window
@@ -307,10 +327,10 @@ class ServerConnection(Connection[RequestStream]):
             self.send_window -= length
             self._pings.refill()
             stream_id = stream.id_bytes
+            if not stream.headers_sent:
+                stream.headers_sent = True
+                self.out += (_HEAD_PREFIX, stream_id, RESPONSE_BLOCK)
             self.out += (
-                _HEAD_PREFIX,
-                stream_id,
-                RESPONSE_BLOCK,
                 length.to_bytes(3, "big"),
                 b"\0\0",
                 stream_id,
@@ -320,7 +340,6 @@ class ServerConnection(Connection[RequestStream]):
                 OK_BLOCK,
             )
             del self.streams[stream.id]
-            stream.headers_sent = True
             stream.closed = True
         else:
             self.respond(stream)

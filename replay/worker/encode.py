@@ -205,7 +205,7 @@ MAX_CUT_TOKENS = 4096
 #: Bytes of pieces that are kept over all shapes; beyond it the table begins anew.
 _KEPT_BYTES = 32 << 20
 #: Shapes that were seen once and are not kept yet.
-_SEEN = 1024
+_SEEN = 128
 
 
 class CutAnswers:
@@ -217,7 +217,8 @@ class CutAnswers:
 
     def __init__(self) -> None:
         self._kept: dict[tuple[object, ...], tuple[Sequence[int], list[bytes]]] = {}
-        self._seen: dict[tuple[object, ...], None] = {}
+        #: With their ids: an identity must not be given to others while it is waited for.
+        self._seen: dict[tuple[object, ...], Sequence[int]] = {}
         self._bytes = 0
 
     def message_bytes(
@@ -259,7 +260,7 @@ class CutAnswers:
         else:
             if len(self._seen) >= _SEEN:
                 self._seen.clear()
-            self._seen[key] = None
+            self._seen[key] = ids
         return chunks + end
 
     def _keep(self, key: tuple[object, ...], ids: Sequence[int], pieces: list[bytes]) -> None:
