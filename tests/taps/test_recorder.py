@@ -286,8 +286,9 @@ def test_after_a_refusal_nothing_is_added_to_a_choice() -> None:
     assert list(ended(each).choices[0].token_ids) == [1, 2]
 
 
-def test_a_long_response_comes_back_whole() -> None:
-    each = recorder(chunk_timing=True)
+@pytest.mark.parametrize("budget", [None, ByteBudget(10**9)], ids=["free", "bounded"])
+def test_a_long_response_comes_back_whole(budget: ByteBudget | None) -> None:
+    each = Recorder(RecordingBounds(chunk_timing=True), budget)
     ids = [number * 7 % 50_000 for number in range(10_000)]
     for offset, id_ in enumerate(ids):
         each.tokens([id_], 0, offset)
