@@ -13,8 +13,9 @@ import attrs
 _U64 = struct.Struct(">Q")
 _END = b"\xff" * 8
 
-#: No frame of a request is longer than a number.
-LONGEST_REQUEST_FRAME = 8
+#: No frame of a request is longer than 8 bytes, but those of ZeroMQ's handshake count as well, and
+#: with CURVE they have some hundred.
+LONGEST_REQUEST_FRAME = 1024
 
 
 @attrs.frozen

@@ -90,9 +90,9 @@ def bind_router(
     longest_request: int,
     curve: ServerKeys | None = None,
 ) -> Bound:
-    """Bind a ROUTER socket; frames of a request are at most *longest_request* bytes long.
+    """Bind a ROUTER socket that takes frames of at most *longest_request* bytes.
 
-    Raises `BindError`.
+    A longer frame ends the connection.  ZeroMQ's handshake must fit too.  Raises `BindError`.
     """
     socket = context.socket(zmq.ROUTER)
     socket.sndhwm = high_water_mark

@@ -9,6 +9,7 @@ stopped for a while, or have closed with messages still on their way.
 """
 
 import math
+import secrets
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from pathlib import Path
@@ -144,7 +145,10 @@ class _Receiver:
     async def run(self, context: zmq.Context[zmq.Socket[bytes]], curve: ClientKeys | None) -> None:
         """Receive until the publisher has left."""
         with open_sub(context, self._frame_0, curve=curve) as socket:
-            monitor = socket.get_monitor_socket(_MONITORED)
+            # The default name has the socket's descriptor in it, which the next socket may get
+            # while ZeroMQ is still closing this one.
+            name = f"inproc://connection-{secrets.token_hex(8)}"
+            monitor = socket.get_monitor_socket(_MONITORED, name)
             try:
                 socket.connect(self.link.remote.endpoint)
             except zmq.ZMQError as error:
