@@ -10,7 +10,6 @@ on the event plane as well.  Prints what the records say of the requests.
 
 import sys
 import tempfile
-from array import array
 from pathlib import Path
 
 import trio
@@ -24,6 +23,7 @@ from replay.config import (
     Transport,
     WorkerConfig,
 )
+from replay.packed import TokenIds
 from replay.plane.codec import decode_message
 from replay.plane.record_file import RecordFiles
 from replay.request import Request
@@ -49,7 +49,7 @@ def configuration(record_file: Path) -> Config:
 
 async def answer(runtime: Runtime, number: int) -> None:
     """Answer one request token by token, and let the taps watch."""
-    request = Request(model="my-model", token_ids=array("I", range(number + 1)))
+    request = Request(model="my-model", token_ids=TokenIds.of(range(number + 1)))
     assert runtime.taps is not None
     with runtime.taps.record(request, request_id=f"own-{number}") as recording:
         for token in range(5):

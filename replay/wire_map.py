@@ -187,7 +187,7 @@ class MapPacker:
     __slots__ = ("_items", "_rows")
 
     def __init__(self, of: type[WireMap], replaced: Mapping[str, Any] | None = None) -> None:
-        rows = []
+        rows: list[tuple[bytes, Callable[[Any], bytes], bytes | None]] = []
         names = []
         for entry in of._entries.values():
             if replaced is None or entry.field not in replaced:
