@@ -72,6 +72,8 @@ class SummaryReader:
             key = unpacker.unpack()
             if key in _WANTED:
                 fields[key] = unpacker.unpack()
+                if key == "schema_version" and _number(fields, key) != SCHEMA_VERSION:
+                    raise UnsupportedRecordError("the schema version is not known here")
             elif key == "request":
                 fields["prompt_tokens"] = self._prompt_tokens(payload, start)
             elif key == "response":
@@ -87,8 +89,7 @@ class SummaryReader:
                 unpacker.skip()
         if unpacker.tell() - start != len(payload):
             raise UndecodableRecordError("the record is followed by other bytes")
-        if _number(fields, "schema_version") != SCHEMA_VERSION:
-            raise UnsupportedRecordError("the schema version is not known here")
+        _number(fields, "schema_version")
         outcome = fields.get("outcome")
         if outcome is not None and outcome not in _OUTCOMES:
             raise UnsupportedRecordError("the outcome is not known here")

@@ -8,16 +8,16 @@ import msgpack
 from replay.plane.codec import Frames, MessageEncoder
 
 
-def record(seq: int = 0, **changes: Any) -> bytes:
+def record(number: int = 0, **changes: Any) -> bytes:
     """Return a packed joined record with three prompt tokens and two output tokens."""
     fields: dict[str, Any] = {
         "schema_version": 1,
         "tap": "shadow-replay",
-        "seq": seq,
-        "request_id": f"request-{seq}",
+        "seq": number,
+        "request_id": f"request-{number}",
         "origin": "preprocessed",
         "filters": ["strip-worker-pins"],
-        "arrival_unix_ns": 1_700_000_000_000_000_000 + seq * 1_000_000,
+        "arrival_unix_ns": 1_700_000_000_000_000_000 + number * 1_000_000,
         "request": {"model": "mock-model", "token_ids": [1, 300, 70_000], "annotations": []},
         "response": {
             "outcome": "complete",
