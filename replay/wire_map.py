@@ -7,7 +7,7 @@ packed once, with the keys in the order of the fields.
 
 from collections.abc import Callable, Mapping
 from operator import attrgetter
-from typing import Any, ClassVar, Final, NamedTuple, Self
+from typing import Any, ClassVar, Final, Self
 
 import attrs
 import msgpack
@@ -217,7 +217,8 @@ class MapPacker:
         return map_header(len(pieces)) + b"".join(pieces)
 
 
-class _Constant(NamedTuple):
+@attrs.frozen
+class _Constant:
     """What is packed in the place of any value."""
 
     packed: bytes
