@@ -7,7 +7,7 @@ serves many streams at once (one task, one wake-up a pass) registers the answer 
 and waits; the methods of `Answer` are synchronous, so that one task can write all streams.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import attrs
@@ -125,8 +125,24 @@ class Answer(Protocol):
         for each, then `finish`."""
         ...
 
-    def forward(self, response: pb.GenerateResponse) -> None:
-        """Pass on a response that another engine made, field for field."""
+    def respond(self, metadata: Iterable[tuple[bytes, bytes]] = ()) -> None:
+        """Send the initial headers, unless they have been sent; see `Engine.sends_headers`."""
+        ...
+
+    def set_trailing_metadata(self, metadata: Sequence[tuple[bytes, bytes]]) -> None:
+        """Say what the trailers will have beside the status."""
+        ...
+
+    def forward(self, response: pb.GenerateResponse, packed: bytes | None = None) -> None:
+        """Pass on a response that is already made, field for field.
+
+        *packed* is the same response as bytes, if they are at hand: encoding it again is saved.
+        """
+        ...
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the client has so much left to read that `room` would wait."""
         ...
 
     async def room(self) -> None:
@@ -138,6 +154,11 @@ class Engine(Protocol):
     """Something that answers Generate requests for one model."""
 
     model: Model
+    """May change while the engine lives: one that passes requests on learns it late."""
+
+    sends_headers: bool
+    """Whether `generate` sends the initial headers, as it has some to pass on (`Answer.respond`).
+    If not, the worker sends them before it asks the engine."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Live until cancelled; say `started` when requests may come."""
@@ -162,7 +183,7 @@ class Engine(Protocol):
         """Return the service's methods that this engine answers itself, by name (FlushCache,
         SubscribeKvEvents, …).
 
-        A value is a handler as `replay.rpc.calls.Handler` describes it.  A method that nobody
-        answers is UNIMPLEMENTED.
+        A value is a handler as `replay.rpc.calls` describes it.  A method that nobody answers is
+        UNIMPLEMENTED.  While the worker shuts down, its own HealthCheck answers.
         """
         ...

@@ -30,6 +30,8 @@ UNLIMITED = 2**31 - 1
 class CannedEngine:
     """Answers every request with tokens that are known before it begins."""
 
+    sends_headers = False
+
     def __init__(self, model: Model, config: CannedConfig | None = None) -> None:
         config = config or CannedConfig()
         self.model = model

@@ -49,6 +49,8 @@ class RealisticEngine:
     on ZMQ.  Raises ConfigError for a calibration file that cannot be used.
     """
 
+    sends_headers = False
+
     def __init__(
         self,
         model: Model,

@@ -87,6 +87,7 @@ class Call:
         "standing",
         "status",
         "stream",
+        "trailing_metadata",
     )
 
     def __init__(
@@ -107,6 +108,8 @@ class Call:
         self.epilogue: Callable[[Ending], Status | None] | None = None
         #: Whether the trailers are queued.
         self.finished = False
+        #: What the trailers will have beside the status.
+        self.trailing_metadata: Sequence[Field] = ()
         #: A call that waits for events and so never ends by itself; a drain does not wait for it.
         self.standing = False
         #: The status that was sent; None while there is none, and for a client that left.
@@ -143,13 +146,13 @@ class Call:
             self.status = OK
             self._channel.answer(self.stream, payload)
 
-    def finish(self, status: Status = OK, metadata: Iterable[Field] = ()) -> None:
+    def finish(self, status: Status = OK) -> None:
         """Send the trailers.  Only the first call counts."""
         if not self.finished:
             self.finished = True
             if not self.stream.closed:
                 self.status = status
-                self._channel.finish(self.stream, status, metadata)
+                self._channel.finish(self.stream, status, self.trailing_metadata)
 
     def cancel(self, ending: Ending) -> None:
         """End the call early.  The first reason is the one that counts."""

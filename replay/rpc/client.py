@@ -164,7 +164,12 @@ class Answers(Generic[M]):
             self._messages.append((now, message))
             self._unread += length
             position = end
-        self._partial = bytearray(body[position:]) if position < size else bytearray()
+        if position == size:
+            self._partial = bytearray()
+        elif body is self._partial:  # a long message: what has come of it is not copied again
+            del self._partial[:position]
+        else:
+            self._partial = bytearray(body[position:])
         if self._unread > UNREAD_BYTES:
             self._stream.held = True
         self._tell()

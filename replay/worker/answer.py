@@ -5,7 +5,7 @@ wait (they are needed for the `Complete` in any case) and leave as one larger ch
 room.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import trio
@@ -14,6 +14,7 @@ from replay._proto import tokenspeed_scheduler_pb2 as pb
 from replay.engines.base import Generation, Model
 from replay.engines.sampling import output_logprobs
 from replay.rpc.calls import Call, frame_message
+from replay.rpc.hpack import Field
 from replay.taps.finish_reasons import error_word, finish_word
 from replay.worker.encode import (
     MAX_CUT_TOKENS,
@@ -171,28 +172,51 @@ class GenerateAnswer:
             )
         )
 
-    def forward(self, response: pb.GenerateResponse) -> None:
-        """Pass on a response that another engine made, field for field."""
+    def respond(self, metadata: Iterable[Field] = ()) -> None:
+        """Send the initial headers, unless they have been sent."""
+        self._call.respond(metadata)
+
+    def set_trailing_metadata(self, metadata: Sequence[Field]) -> None:
+        """Say what the trailers will have beside the status."""
+        self._call.trailing_metadata = metadata
+
+    def forward(self, response: pb.GenerateResponse, packed: bytes | None = None) -> None:
+        """Pass on a response that is already made, field for field."""
         if not self._call.is_open:
             return
         kind = response.WhichOneof("response")
         if kind == "chunk":
-            chunk = response.chunk
-            self._choice(chunk.index).ids += chunk.token_ids
-            for observer in self._observers:
-                observer.observe(chunk.token_ids, chunk.index)
+            self._note_chunk(response.chunk)
         elif kind == "complete":
-            complete = response.complete
-            choice = self._choice(complete.index)
+            self._note_complete(response.complete)
+        self._call.write(frame_message(response.SerializeToString() if packed is None else packed))
+
+    def _note_chunk(self, chunk: pb.GenerateStreamChunk) -> None:
+        ids, index = chunk.token_ids, chunk.index
+        if index < self._generation.choices:  # what else another engine says passes all the same
+            self._choice(index).ids += ids
+        for observer in self._observers:
+            observer.observe(ids, index)
+
+    def _note_complete(self, complete: pb.GenerateComplete) -> None:
+        index, known = complete.index, 0
+        if index < self._generation.choices:
+            choice = self._choice(index)
+            known = len(choice.ids)
             if not choice.finished:
                 choice.finished = True
                 self._open_choices -= 1
-            fresh = complete.output_ids[len(choice.ids) :]
-            matched = complete.matched_token_id or complete.matched_stop_str or None
+        if self._observers:
+            kind = complete.WhichOneof("matched_stop")
+            matched = getattr(complete, kind) if kind else None
             word = self._word(complete.finish_reason, matched)
             for observer in self._observers:
-                observer.observe(fresh, complete.index, word)
-        self._call.write(frame_message(response.SerializeToString()))
+                observer.observe(complete.output_ids[known:], index, word)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the client has so much left to read that `room` would wait."""
+        return self._call.is_full
 
     async def room(self) -> None:
         """Wait until the client has read enough to take more."""

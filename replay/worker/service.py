@@ -9,7 +9,7 @@ import datetime
 import inspect
 import json
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -67,7 +67,6 @@ class Scheduler:
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         self._engine = engine
-        self._model = engine.model
         self._capture = capture
         self._taps = taps
         self._metrics = metrics
@@ -77,6 +76,7 @@ class Scheduler:
         self._started_unix = time.time()
         self._started = trio.current_time()
         self._tokenizer_archive: bytes | None = None
+        self._engine_health: Callable[..., Awaitable[Any]] | None = None
         #: Whether `HealthCheck` says so; the runtime takes it back before a drain.
         self.is_healthy = True
 
@@ -98,10 +98,12 @@ class Scheduler:
             "GetServerInfo": self.server_info,
             "GetLoads": self.loads,
         }
-        if self._model.tokenizer is not None:
+        if self._engine.model.tokenizer is not None:
             own["GetTokenizer"] = self.tokenizer
+        engines_own = dict(self._engine.methods())
+        self._engine_health = engines_own.pop("HealthCheck", None)
         service = purerpc.Service(SERVICE_NAME)
-        for name, function in {**own, **self._engine.methods()}.items():
+        for name, function in {**own, **engines_own}.items():
             cardinality, request_type, response_type = SIGNATURES[name]
             signature = purerpc.RPCSignature(cardinality, request_type, response_type)
             service.add_method(name, function, signature, inspect.signature(function))
@@ -114,7 +116,7 @@ class Scheduler:
         call = request
         if self._capture is not None:
             await self._capture.capture(message, call)
-        model = self._model
+        model = self._engine.model
         if model.default_sampling_params:
             message = apply_default_sampling_params(message, model.default_sampling_params)
         problem = self._engine.check(message)
@@ -153,7 +155,8 @@ class Scheduler:
         self._in_flight.add(request_id, call)
         try:
             with recording:
-                call.respond()
+                if not self._engine.sends_headers:
+                    call.respond()
                 await self._engine.generate(generation, answer)
                 recording.end()
         finally:
@@ -161,11 +164,16 @@ class Scheduler:
 
     # ---- the other methods
 
-    async def health_check(self, message: pb.HealthCheckRequest) -> pb.HealthCheckResponse:
-        """Say whether new requests are welcome."""
-        if self.is_healthy:
-            return pb.HealthCheckResponse(healthy=True, message="OK")
-        return pb.HealthCheckResponse(healthy=False, message="the worker shuts down")
+    async def health_check(
+        self, message: pb.HealthCheckRequest, request: Call
+    ) -> pb.HealthCheckResponse | None:
+        """Say whether new requests are welcome; an engine may have its own view until the end."""
+        if not self.is_healthy:
+            return pb.HealthCheckResponse(healthy=False, message="the worker shuts down")
+        if self._engine_health is not None:
+            answer: pb.HealthCheckResponse | None = await self._engine_health(message, request)
+            return answer
+        return pb.HealthCheckResponse(healthy=True, message="OK")
 
     async def abort(self, message: pb.AbortRequest) -> pb.AbortResponse:
         """End what is in flight under an id and its children's."""
@@ -178,7 +186,7 @@ class Scheduler:
 
     async def model_info(self, message: pb.GetModelInfoRequest) -> pb.GetModelInfoResponse:
         """Describe the model."""
-        model = self._model
+        model = self._engine.model
         defaults = model.default_sampling_params
         return pb.GetModelInfoResponse(
             model_path=model.tokenizer or model.name,
@@ -238,7 +246,7 @@ class Scheduler:
     ) -> AsyncIterator[common.GetTokenizerChunk]:
         """Send the tokenizer's folder."""
         if self._tokenizer_archive is None:
-            folder = Path(self._model.tokenizer or "")
+            folder = Path(self._engine.model.tokenizer or "")
             try:
                 self._tokenizer_archive = await trio.to_thread.run_sync(build_archive, folder)
             except OSError as error:

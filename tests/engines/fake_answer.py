@@ -1,7 +1,7 @@
 """An answer that writes down what an engine puts into it, and when."""
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import attrs
 import trio
@@ -82,8 +82,18 @@ class FakeAnswer:
             self.tokens((token,))
         self.finish(reason, matched=matched)
 
-    def forward(self, response: pb.GenerateResponse) -> None:
+    def respond(self, metadata: Iterable[tuple[bytes, bytes]] = ()) -> None:
+        raise AssertionError("the worker has sent the headers")
+
+    def set_trailing_metadata(self, metadata: Sequence[tuple[bytes, bytes]]) -> None:
+        raise AssertionError("a simulating engine has no metadata")
+
+    def forward(self, response: pb.GenerateResponse, packed: bytes | None = None) -> None:
         raise AssertionError("a simulating engine forwards nothing")
+
+    @property
+    def is_full(self) -> bool:
+        return self.gate is not None and not self.gate.is_set()
 
     async def room(self) -> None:
         self.room_calls += 1
