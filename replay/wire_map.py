@@ -7,7 +7,7 @@ packed once, with the keys in the order of the fields.
 
 from collections.abc import Callable, Mapping
 from operator import attrgetter
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
 import attrs
 import msgpack
