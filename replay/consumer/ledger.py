@@ -106,7 +106,9 @@ class PublisherLedger:
         seen = self.joined_at if end is None else end
         if is_over:
             return max(0, self._statuses[-1][1] - seen)
-        settled = [sent for at, sent in self._statuses if at <= now - SETTLE_SECONDS]
+        # After the last status there is no reason to be content with an older one.
+        candidates = list(self._statuses)[-1:] if self.is_final else self._statuses
+        settled = [sent for at, sent in candidates if at <= now - SETTLE_SECONDS]
         if not settled:
             return None
         lost = settled[-1] - seen

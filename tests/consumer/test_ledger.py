@@ -146,6 +146,16 @@ def test_the_end_of_a_connection_settles_at_once() -> None:
     assert ledger.tail_loss(1.0, is_empty=True, is_over=True) == 4
 
 
+def test_the_last_status_is_waited_for_although_an_older_one_has_settled() -> None:
+    ledger = PublisherLedger(7)
+    ledger.receive(0, 0.0)
+    observe(ledger, 1.0, 1)
+    assert tail(ledger, 2.0) == 0
+    observe(ledger, 2.0, 5, is_final=True)
+    assert tail(ledger, 2.1) is None
+    assert tail(ledger, 2.0 + SETTLE_SECONDS) == 4
+
+
 def test_the_drops_of_the_tap_count_from_joining() -> None:
     ledger = PublisherLedger(7)
     ledger.receive(100, 0.0)

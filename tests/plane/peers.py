@@ -84,9 +84,9 @@ class Collector:
         self._changed = trio.Event()
 
 
-async def eventually(is_so: Callable[[], bool]) -> None:
-    """Wait, at most 5 s, for what happens in another thread or process and tells nobody."""
-    for _ in range(500):
+async def eventually(is_so: Callable[[], bool], *, seconds: float = 5) -> None:
+    """Wait, at most *seconds*, for what happens in another thread or process and tells nobody."""
+    for _ in range(round(seconds * 100)):
         if is_so():
             return
         await trio.sleep(0.01)

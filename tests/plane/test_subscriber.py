@@ -1,5 +1,7 @@
 """Reading a topic from publishers that come and go: real sockets, no pauses."""
 
+import base64
+import json
 from collections.abc import AsyncGenerator, AsyncIterator
 from functools import partial
 from pathlib import Path
@@ -19,6 +21,8 @@ from replay.plane.subscriber import (
     run_subscription,
 )
 from tests.plane.peers import Collector, Context, XPub, eventually
+
+DYNAMO = Path(__file__).parents[1] / "data" / "dynamo" / "event_plane_frames.jsonl"
 
 
 @pytest.fixture
@@ -249,3 +253,24 @@ async def test_a_slow_reader_holds_its_publisher_up_and_loses_nothing(context: C
             await reader.until(lambda it: len(it.messages) == 500)
             running.cancel_scope.cancel()
     assert reader.sequences == list(range(500))
+
+
+async def test_all_messages_of_a_real_dynamo_are_read_from_the_wire(context: Context) -> None:
+    lines = DYNAMO.read_text().splitlines()
+    frames = [[base64.b64decode(frame) for frame in json.loads(line)] for line in lines]
+    topics = sorted({each[0].decode() for each in frames})
+    readers = {topic: Collector() for topic in topics}
+    with XPub(context) as pub:
+        async with trio.open_nursery() as running:
+            for topic in topics:
+                remotes = fixed_remotes([pub.endpoint])
+                running.start_soon(run_subscription, context, topic, remotes, readers[topic])
+                await pub.next_subscription()
+            for each in frames:
+                pub.socket.send_multipart(each)
+            for topic in topics:
+                sent = [each for each in frames if each[0] == topic.encode()]
+                await readers[topic].until(lambda it, sent=sent: len(it.messages) == len(sent))
+                assert [message.frames for message in readers[topic].messages] == sent
+            running.cancel_scope.cancel()
+    assert sum(len(reader.messages) for reader in readers.values()) == 75
