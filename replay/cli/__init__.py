@@ -12,6 +12,8 @@ COMMANDS = {
     "serve": "replay.cli.serve:serve",
     "check": "replay.cli.check:check",
     "consume": "replay.cli.consume:consume",
+    "play": "replay.cli.play:play_command",
+    "compare": "replay.cli.compare:compare_command",
 }
 
 

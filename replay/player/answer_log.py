@@ -96,7 +96,10 @@ class AnswerLog:
         return self._observation(now_ns, Outcome.ERROR, error=label)
 
     def _choice(self, index: int) -> _Open:
-        return self._choices.setdefault(index, _Open())
+        choice = self._choices.get(index)
+        if choice is None:
+            choice = self._choices[index] = _Open()
+        return choice
 
     def _event(self, now_ns: int) -> None:
         self._events_ns.append(max(0, now_ns - (self.sent_ns or 0)))

@@ -85,6 +85,11 @@ class Row:
         """The baseline's id."""
         return self.baseline.request_id
 
+    @property
+    def differs(self) -> bool:
+        """Whether anything that could be compared differs, its times apart."""
+        return not self.answer.is_equal or self.prompt.prompts is Prompts.DIFFERS
+
     def change_ms(self, metric: str) -> float | None:
         """Return candidate - baseline, or None if either has none."""
         before = latency_ms(self.baseline, metric)

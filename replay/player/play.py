@@ -66,6 +66,8 @@ class RunEnd:
     """Requests of the source that the run did not come to, as far as they were counted."""
     is_counted: bool
     """Whether that is all of them."""
+    fault: str | None
+    """What was wrong with the source."""
     loop_delay_ms: Mapping[str, float | None]
     """How late a sleeper was that did nothing else: p50, p99, max."""
 
@@ -73,6 +75,7 @@ class RunEnd:
         """Return what the last line of a results file says."""
         return {
             "reason": self.reason,
+            "fault": self.fault,
             "seconds": self.seconds,
             "sent": progress.sent,
             "outcomes": dict(progress.outcomes),
@@ -157,6 +160,7 @@ class Player:
             seconds=self._last_sent_ns / 1e9,
             not_read=self._feed.rest,
             is_counted=self._feed.is_counted,
+            fault=None if self._feed.error is None else str(self._feed.error),
             loop_delay_ms={
                 name: delays.quantile(share)
                 for name, share in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))

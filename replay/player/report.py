@@ -67,9 +67,7 @@ def report_of(comparison: Comparison) -> dict[str, Any]:
         "differences": [_difference(found) for found in latencies.differences],
         "objectives_ms": dict(comparison.settings.objectives),
         "goodput": {role: goodput_summary(found) for role, found in comparison.goodputs.items()},
-        "differing": [differing(row) for row in comparison.rows if not row.answer.is_equal][
-            :_LISTED_IDS
-        ],
+        "differing": [differing(row) for row in comparison.rows if row.differs][:_LISTED_IDS],
         "slowest": [slowed(row) for row in worst(comparison.rows)],
         "settings": {
             "warm_up": comparison.settings.warm_up,
@@ -194,6 +192,7 @@ def differing(row: Row) -> dict[str, Any]:
         "choice": answer.choice,
         "first_difference": answer.first_index if answer.tokens is Tokens.DIFFER else None,
         "unit": "character" if answer.is_text else "token",
+        "prompt_first_difference": row.prompt.first_index,
         "output_tokens": [row.baseline.output_tokens, row.candidate.output_tokens],
         "outcomes": [row.baseline.outcome.value, row.candidate.outcome.value],
         "lengths_differ": answer.lengths_differ,

@@ -11,7 +11,15 @@ from typing import Any
 from replay.player.compare import Comparison
 from replay.player.plots import change_plot, cumulative_plot, interval_plot
 from replay.player.report_terminal import interval_text
-from replay.player.wording import METRIC_NAMES, UNKNOWN, count, identifier, milliseconds, share
+from replay.player.wording import (
+    METRIC_NAMES,
+    UNKNOWN,
+    count,
+    first_difference,
+    identifier,
+    milliseconds,
+    share,
+)
 
 _STYLE = """
 :root {
@@ -283,14 +291,11 @@ def _lists(report: Mapping[str, Any]) -> str:
 
 
 def _differing(row: Mapping[str, Any]) -> list[str]:
-    place = UNKNOWN
-    if row["first_difference"] is not None:
-        place = f"choice {row['choice']}, {row['unit']} {count(row['first_difference'])}"
     before, after = row["outcomes"]
     also = [name for name in ("lengths", "finish_reasons") if row[f"{name}_differ"]]
     return [
         escape(identifier(row["request_id"])),
-        place,
+        first_difference(row),
         " / ".join(map(count, row["output_tokens"])),
         escape(before if before == after else f"{before} / {after}"),
         ", ".join(name.replace("_", " ") for name in also),

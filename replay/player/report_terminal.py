@@ -7,7 +7,15 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from replay.player.wording import METRIC_NAMES, UNKNOWN, count, identifier, milliseconds, share
+from replay.player.wording import (
+    METRIC_NAMES,
+    UNKNOWN,
+    count,
+    first_difference,
+    identifier,
+    milliseconds,
+    share,
+)
 
 _VERDICT_STYLES = {"higher": "bold red", "lower": "bold green", "too few": "dim"}
 #: How many requests a terminal shows; the files have the rest.
@@ -159,13 +167,10 @@ def _goodput(goodputs: Mapping[str, Mapping[str, Any]]) -> Table:
 def _differing(rows: list[Mapping[str, Any]]) -> Table:
     table = _table("differing requests", "first difference", "tokens", "outcomes")
     for row in rows[:_SHOWN]:
-        place = UNKNOWN
-        if row["first_difference"] is not None:
-            place = f"choice {row['choice']}, {row['unit']} {row['first_difference']}"
         tokens, outcomes = row["output_tokens"], row["outcomes"]
         table.add_row(
             Text(identifier(row["request_id"])),
-            place,
+            first_difference(row),
             f"{tokens[0]} / {tokens[1]}",
             outcomes[0] if outcomes[0] == outcomes[1] else f"{outcomes[0]} / {outcomes[1]}",
         )

@@ -1,6 +1,8 @@
 """PURE.  How numbers and ids are written for a person, on a terminal and in HTML alike."""
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 #: What a metric is called.
 METRIC_NAMES = {
@@ -45,6 +47,15 @@ def identifier(text: str, longest: int = 60) -> str:
         return safe
     half = (longest - 1) // 2
     return f"{safe[:half]}…{safe[-half:]}"
+
+
+def first_difference(row: Mapping[str, Any]) -> str:
+    """Write where two answers, or else two prompts, to one request differ first."""
+    if row["first_difference"] is not None:
+        return f"choice {row['choice']}, {row['unit']} {count(row['first_difference'])}"
+    if row["prompt_first_difference"] is not None:
+        return f"prompt, token {count(row['prompt_first_difference'])}"
+    return UNKNOWN
 
 
 def _three_digits(value: float) -> str:

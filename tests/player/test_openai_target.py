@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from replay.player.answer_log import AnswerLog
-from replay.player.arrival import Arrival, ChatPrompt, Parameters, TextPrompt, TokenPrompt
+from replay.player.arrival import Arrival, Parameters, TokenPrompt
 from replay.player.feed import ReadAhead
 from replay.player.observation import Observation, Outcome
 from replay.player.openai_body import AnswerError, EventLines, note_event, openai_request

@@ -31,6 +31,7 @@ class Source:
         self.name = str(path)
         self.notes = Notes()
         self._path = Path(path)
+        self._records: RecordSource | None = None
         # A rotation of record files may have no file of its bare name.
         first = self._path if self._path.exists() else (rotation(self._path) or [self._path])[0]
         self._file = first.open("rb")
@@ -68,13 +69,25 @@ class Source:
         form = TEXT_FORMATS.get(self.format)
         return form.time_unit if form else "ns"
 
+    @property
+    def fraction(self) -> float | None:
+        """Which part of the source has been read; None if that is not known."""
+        if self.format == RECORDS:
+            return self._records.fraction if self._records is not None else None
+        try:
+            size = os.fstat(self._file.fileno()).st_size
+            return min(1.0, self._file.tell() / size) if size else None
+        except (OSError, ValueError):
+            return None
+
     def arrivals(self, options: ReadOptions | None = None) -> Iterator[Arrival]:
         """Read the requests: records by their arrival, lines in the order in which they stand.
 
         Raises TraceError, which names the source and the line.
         """
         if self.format == RECORDS:
-            yield from self.records().arrivals(self.notes)
+            self._records = self.records()
+            yield from self._records.arrivals(self.notes)
             return
         form = TEXT_FORMATS.get(self.format)
         if form is None:

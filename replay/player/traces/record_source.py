@@ -30,9 +30,16 @@ class RecordSource:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Raises FileNotFoundError if there is no file, and none of a rotation, at *path*."""
         self.name = str(path)
+        self._records = 0
+        self._handed_out = 0
         self.paths = rotation(Path(path))
         if not self.paths:
             raise FileNotFoundError(f"{path}: no record file is there")
+
+    @property
+    def fraction(self) -> float | None:
+        """Which part of the requests has been handed out; None before the first reading."""
+        return self._handed_out / self._records if self._records else None
 
     def scan(self, notes: Notes | None = None) -> Iterator[Scanned]:
         """Read the head of each record, in the order of the files.  *notes* takes what was lost."""
@@ -51,8 +58,9 @@ class RecordSource:
         for frames in self._frames(unheard):
             found = self._head(frames, unheard)
             times.append(-1 if found is None else found.arrival_unix_ns)
-        places = places_by_arrival(times)
-        for arrival in in_order(self._requests(notes), places):
+        self._records = len(times)
+        for arrival in in_order(self._requests(notes), places_by_arrival(times)):
+            self._handed_out += 1
             if arrival is not None:
                 yield arrival
 

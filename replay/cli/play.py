@@ -1,0 +1,241 @@
+"""`replay play`: send recorded or described requests again, at their times."""
+
+import gc
+import json
+import signal
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import attrs
+import click
+import trio
+from rich.console import Console
+
+from replay.cli.play_options import PlayOptions, read_play_options, with_play_options
+from replay.cli.progress_view import RunView, show_lines, show_live
+from replay.errors import ReplayError
+from replay.player.compare import Side
+from replay.player.feed import ReadAhead
+from replay.player.observation import Choice, Observation
+from replay.player.play import Player, RunEnd
+from replay.player.report import run_report
+from replay.player.report_terminal import run_tables
+from replay.player.results import RunHead
+from replay.player.results_file import ResultsFile
+from replay.player.schedule import Planned, ScheduleError, select
+from replay.player.timeline import look_ahead, place
+from replay.player.traces.opening import Source
+from replay.player.wording import milliseconds
+
+#: Exit code of a run that a signal ended, after its report: 128 and SIGINT, as shells have it.
+STOPPED = 130
+
+
+@click.command("play")
+@click.argument("source")
+@with_play_options
+def play_command(source: str, **values: Any) -> None:
+    """Send the requests of SOURCE to a target, and measure what comes back.
+
+    SOURCE is known by its content: a record file, a capture, a script, or a trace of Mooncake,
+    Dynamo, AIPerf, BurstGPT or Azure; plain, gz or zst. Ctrl-C ends the run with a whole report, a
+    second one at once. Exit codes: 0 done, 1 the target or the source failed, 2 wrong usage, 130
+    stopped by a signal.
+    """
+    try:
+        options = read_play_options(source, values)
+        opened = Source(source)
+    except ReplayError as error:
+        raise click.UsageError(str(error)) from None
+    except OSError as error:
+        raise click.UsageError(f"{error.filename}: {error.strerror}") from None
+    with opened:
+        raise SystemExit(_run(options, opened))
+
+
+@attrs.define
+class _Collected:
+    """What a run leaves for its summary: everything but the tokens."""
+
+    observations: list[Observation] = attrs.field(factory=list)
+
+    def add(self, observation: Observation) -> None:
+        slim = tuple(
+            Choice(
+                index=choice.index,
+                finish_reason=choice.finish_reason,
+                output_tokens=choice.output_tokens,
+            )
+            for choice in observation.choices
+        )
+        self.observations.append(attrs.evolve(observation, choices=slim))
+
+
+def _run(options: PlayOptions, source: Source) -> int:
+    """Play, print the summary, and return the exit code."""
+    try:
+        plan = _plan(options, source)
+    except ReplayError as error:
+        _say(error)
+        return 2
+    collected = _Collected()
+    ended: list[tuple[Player, RunEnd]] = []
+    try:
+        trio.run(_play, options, source, plan, collected, ended.append)
+    except* ReplayError as group:
+        _say(group)
+    if not ended:
+        return 1
+    return _conclude(options, source, *ended[0], collected)
+
+
+def _say(error: BaseException) -> None:
+    if isinstance(error, BaseExceptionGroup):
+        for each in error.exceptions:
+            _say(each)
+    else:
+        click.echo(f"error: {error}", err=True)
+
+
+def _plan(options: PlayOptions, source: Source) -> Iterator[Planned]:
+    """Read the first rows, say what the source is, and return when each request is due."""
+    arrivals = place(source.arrivals(options.read), reorder=options.reorder)
+    unit = options.read.time_unit or source.time_unit
+    preview, arrivals = look_ahead(arrivals, source.notes, unit=unit)
+    times = f"times in {unit}" if preview.has_times else "no times"
+    click.echo(f"source: {source.name}: {source.format}, {times}", err=True)
+    click.echo(f"pace: {options.pace.text}", err=True)
+    for note in source.notes.warnings:
+        click.echo(f"note: {note}", err=True)
+    if not preview.has_times and not options.pace.needs_no_times:
+        raise ScheduleError(f"{source.name} has no times: give a --rate or a --concurrency")
+    return options.pace.plan(select(arrivals, options.window))
+
+
+async def _play(
+    options: PlayOptions,
+    source: Source,
+    plan: Iterator[Planned],
+    collected: _Collected,
+    on_end: Callable[[tuple[Player, RunEnd]], None],
+) -> None:
+    async with options.target.open() as target:
+        model = await target.describe()
+        click.echo(f"target: {options.target.address}: {model.name}", err=True)
+        async with _open_results(options) as results:
+
+            def on_result(observation: Observation) -> None:
+                collected.add(observation)
+                if results is not None:
+                    results.put(observation)
+
+            player = Player(
+                target,
+                ReadAhead(plan),
+                vocab_size=options.target.vocab_size or model.vocab_size,
+                settings=options.settings,
+                on_result=on_result,
+            )
+            async with trio.open_nursery() as helpers:
+                stop, quit_now = trio.Event(), trio.Event()
+                await helpers.start(_watch_signals, stop, quit_now)
+                view = RunView(player=player, fraction=lambda: source.fraction)
+                _show(options.progress, view, helpers)
+                # What is there by now stays: it need not be looked at in every collection.
+                gc.freeze()
+                end = await player.run(stop=stop, quit_now=quit_now)
+                helpers.cancel_scope.cancel()
+            on_end((player, end))
+            if results is not None:
+                results.finish(end.as_values(player.progress))
+
+
+@asynccontextmanager
+async def _open_results(options: PlayOptions) -> AsyncIterator[ResultsFile | None]:
+    """Write results for as long as the block lasts, and what is left at its end."""
+    if options.results is None:
+        yield None
+        return
+    head = RunHead(
+        source=options.source,
+        target=options.target.address,
+        pace=options.pace.text,
+        started_unix_ns=time.time_ns(),
+        settings=options.as_values(),
+    )
+    results = ResultsFile(options.results, head)
+    try:
+        async with trio.open_nursery() as writing:
+            writing.start_soon(results.run)
+            yield results
+    finally:
+        results.close()
+
+
+def _show(progress: str, view: RunView, helpers: trio.Nursery) -> None:
+    console = Console(stderr=True)
+    if progress == "live" or (progress == "auto" and console.is_terminal):
+        helpers.start_soon(show_live, view, console)
+    elif progress != "none":
+        helpers.start_soon(show_lines, view)
+
+
+async def _watch_signals(
+    stop: trio.Event, quit_now: trio.Event, *, task_status: trio.TaskStatus[None]
+) -> None:
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as received:
+        task_status.started()
+        async for _ in received:
+            if stop.is_set():
+                quit_now.set()
+            else:
+                click.echo("stopping: nothing more is sent; again to end at once", err=True)
+                stop.set()
+
+
+def _conclude(
+    options: PlayOptions, source: Source, player: Player, end: RunEnd, collected: _Collected
+) -> int:
+    """Print the summary of a run, and return its exit code."""
+    side = Side(
+        name=options.source,
+        observations=collected.observations,
+        measured_at="client",
+        seconds=end.seconds or None,
+    )
+    report = run_report(side, options.objectives)
+    report["end"] = end.as_values(player.progress)
+    report["settings"] = {"pace": options.pace.text, **options.as_values()}
+    report["notes"] = source.notes.summary()
+    if options.json_file is not None:
+        try:
+            options.json_file.write_text(json.dumps(report, indent=2, allow_nan=False) + "\n")
+        except OSError as error:
+            click.echo(f"error: cannot write {options.json_file}: {error.strerror}", err=True)
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=160)
+    console.print(run_tables(report))
+    for note in source.notes.summary():
+        click.echo(f"note: {note}", err=True)
+    if player.progress.refused:
+        click.echo(
+            f"note: {player.progress.refused} request(s) lacked what they need and were refused; "
+            "--fill synthetic makes it up and marks it",
+            err=True,
+        )
+    if end.not_read:
+        more = "" if end.is_counted else " at least"
+        click.echo(f"note:{more} {end.not_read} further request(s) were not read", err=True)
+    if end.fault is not None:
+        click.echo(f"error: {end.fault}", err=True)
+    click.echo(
+        f"ended: {end.reason}; a sleeper beside the run was late by "
+        f"{milliseconds(end.loop_delay_ms['p99'])} (p99)",
+        err=True,
+    )
+    if end.reason == "stopped":
+        return STOPPED
+    return 1 if end.reason == "source" or not player.progress.sent else 0
