@@ -5,7 +5,7 @@
 help:  ## say what can be made
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
-demo:  ## serve, send a few requests, show what came back and what was captured (GATEWAY=1: through smg)
+demo:  ## serve, send a few requests, show what came back, was captured and was mirrored (GATEWAY=1: through smg)
 	@tools/venv.sh
 	@.venv/bin/python examples/demo.py $(if $(GATEWAY),--gateway)
 

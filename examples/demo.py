@@ -1,4 +1,5 @@
-"""Serve, send a few requests, and show what was asked, what came back and what was captured.
+"""Serve, send a few requests, and show what was asked, what came back, what was captured, and what
+a consumer in another process got of it through a shadow tap.
 
     python examples/demo.py              requests of our own gRPC client
     python examples/demo.py --gateway    and OpenAI requests through the real smg gateway
@@ -7,17 +8,20 @@ Exit 1 if something is not as it should be.
 """
 
 import argparse
+import contextlib
 import json
+import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
 import trio
 from purerpc.grpclib.exceptions import RpcFailedError
-from worker_process import running_worker
+from worker_process import READY_SECONDS, STOP_SECONDS, WorkerError, running_worker
 
 from replay._proto import tokenspeed_scheduler_pb2 as pb
 from replay.engines.methods import GENERATE
@@ -190,6 +194,77 @@ async def within(seconds: float, job: Callable[..., Any], *arguments: Any) -> An
         return await job(*arguments)
 
 
+#: Where the worker's tap is found, and what it mirrors.
+CONFIGURATION = """\
+schema_version: 1
+event_plane: {{discovery: {{kind: file, root: "{folder}"}}}}
+taps:
+  - {{name: demo, topic: demo, capture: request_response}}
+"""
+
+
+@attrs.frozen
+class Mirrored:
+    """What a consumer has got."""
+
+    records: list[dict[str, Any]]
+    totals: dict[str, Any]
+
+
+@contextlib.contextmanager
+def running_consumer(folder: Path) -> Iterator[Callable[[], Mirrored]]:
+    """Read the tap in a process of its own.  Call what is yielded when the worker has stopped."""
+    output = folder / "consumer.out"
+    command = [
+        sys.executable,
+        "-m",
+        "replay",
+        "consume",
+        "--topic",
+        "demo",
+        "--discovery",
+        f"{folder}",
+    ]
+    with output.open("w") as file:
+        process = subprocess.Popen(
+            [*command, "--print", "--until-end"], stdin=subprocess.DEVNULL, stdout=file
+        )
+
+    def mirrored() -> Mirrored:
+        process.wait(STOP_SECONDS)
+        lines = output.read_text().splitlines()
+        end = lines.index("{")  # the totals are the one object that is indented
+        records = [json.loads(line)["record"] for line in lines[:end] if line.startswith("{")]
+        return Mirrored(records, json.loads("\n".join(lines[end:])))
+
+    try:
+        deadline = time.monotonic() + READY_SECONDS
+        while "joined" not in output.read_text():
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise WorkerError(f"the consumer did not join\n{output.read_text()}")
+            time.sleep(0.05)
+        yield mirrored
+    finally:
+        process.kill()
+        process.wait()
+
+
+def show_mirrored(mirrored: Mirrored) -> bool:
+    """Print what the consumer got; return whether it is everything."""
+    print("\nmirrored to a consumer in another process, one joined record each\n")
+    for record in mirrored.records:
+        response = record["response"]
+        print(
+            f"  {record['request_id']:12}  {len(record['request']['token_ids'])} prompt tokens, "
+            f"{response['outcome']} after {response['output_tokens']} tokens"
+        )
+    totals = mirrored.totals
+    told = ("records", "complete", "cancelled", "tap_drops", "transport_loss", "tail_loss")
+    print("\n  " + ", ".join(f"{key} {totals[key]}" for key in told))
+    lost = totals["tap_drops"] or totals["transport_loss"] or totals["tail_loss"]
+    return totals["records"] == len(mirrored.records) > 0 and not lost
+
+
 def main() -> int:
     """Run the demonstration and return the exit status."""
     parser = argparse.ArgumentParser(description="Serve, ask, and show what was captured.")
@@ -197,17 +272,22 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="replay-demo-") as name:
         folder = Path(name)
-        capture = folder / "generate.jsonl"
-        flags: list[str | Path] = ["--token-ms", "5", "--capture", capture]
+        capture, configuration = folder / "generate.jsonl", folder / "taps.yaml"
+        configuration.write_text(CONFIGURATION.format(folder=folder))
+        flags: list[str | Path] = ["--config", configuration, "--token-ms", "5"]
+        flags += ["--capture", capture]
         if options.gateway:
             flags += ["--tokenizer", TOKENIZER, "--vocab-size", "4096"]
-        with running_worker(*flags, log=folder / "worker.log") as worker:
-            print(f"replay serves on {worker.address} and captures into {capture}")
-            rows = trio.run(within, DEMO_SECONDS, demonstrate, worker.address, capture)
-            good = show("gRPC, our own client", rows)
-            if options.gateway:
-                rows = demonstrate_gateway(worker.address, capture, folder / "smg.log")
-                good &= show("OpenAI requests through smg", rows)
+        with contextlib.ExitStack() as stack:
+            with running_worker(*flags, log=folder / "worker.log") as worker:
+                print(f"replay serves on {worker.address} and captures into {capture}")
+                mirrored = stack.enter_context(running_consumer(folder))
+                rows = trio.run(within, DEMO_SECONDS, demonstrate, worker.address, capture)
+                good = show("gRPC, our own client", rows)
+                if options.gateway:
+                    rows = demonstrate_gateway(worker.address, capture, folder / "smg.log")
+                    good &= show("OpenAI requests through smg", rows)
+            good &= show_mirrored(mirrored())
         print("\nthe server has stopped" + ("" if good else "; not everything was as expected"))
     return 0 if good else 1
 

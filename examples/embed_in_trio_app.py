@@ -1,7 +1,6 @@
-"""Another Trio program that mirrors its own requests: it owns the nursery, and ends it by
-cancelling.
+"""Another Trio program that mirrors its own requests; it owns the nursery and ends it by cancelling.
 
-python examples/embed_in_trio_app.py [RECORD_FILE]
+    python examples/embed_in_trio_app.py [RECORD_FILE]
 
 The program answers its requests itself; `replay` only sees them pass.  No worker listens
 (`grpc_count=0`), and the records go to a file; with `transport` left at its default they would be
