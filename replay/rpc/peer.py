@@ -79,6 +79,8 @@ class Peer:
         self.connection = ServerConnection(host.limits, self)
         #: Whether the flusher has it on its list.
         self.is_due = False
+        #: Whether the socket has refused so much that nothing more should be made.
+        self.is_clogged = False
         self.calls: set[Call] = set()
         self._opened: list[RequestStream] = []
         self._waiting: set[Call] = set()
@@ -140,21 +142,18 @@ class Peer:
             data = b"".join(out)
             out.clear()
             self._transport.send(data)
+            self.is_clogged = self._transport.unsent > CLOGGED_BYTES
 
     async def wait_sent(self) -> None:
         """Wait until all that was flushed has been taken by the socket."""
         await self._transport.wait_unsent_below(1)
 
     def _on_progress(self) -> None:
+        self.is_clogged = self._transport.unsent > CLOGGED_BYTES
         if self._waiting and not self.is_clogged:
             waiting, self._waiting = self._waiting, set()
             for call in waiting:
                 call.room_again()
-
-    @property
-    def is_clogged(self) -> bool:
-        """Whether the socket has refused so much that nothing more should be made."""
-        return self._transport.unsent > CLOGGED_BYTES
 
     def when_room(self, call: Call) -> None:
         """Have `call.room_again` called when the stream or the socket has drained."""

@@ -22,6 +22,7 @@ from replay.worker.encode import (
     CutAnswers,
     chunk_message,
     complete_message,
+    token_message,
 )
 
 
@@ -105,9 +106,10 @@ class GenerateAnswer:
 
     def tokens(self, ids: Sequence[int], index: int = 0) -> None:
         """Put the next tokens of choice *index*."""
-        if not ids or not self._call.is_open:
+        call = self._call
+        if not ids or not call.is_open:
             return
-        choice = self._choice(index)
+        choice = (self._choices or self._open_all())[index]
         if choice.finished:
             return
         choice.ids += ids
@@ -115,8 +117,12 @@ class GenerateAnswer:
             observer.observe(ids, index)
         if not self.streams or self._held:
             return
-        if self._call.is_full:
+        if call.is_full:
             self._hold()
+        elif len(ids) == 1 and not self._with_logprobs and choice.sent == len(choice.ids) - 1:
+            # The path of every token of a paced stream.
+            choice.sent += 1
+            call.write(token_message(choice.shape, ids[0], choice.sent))
         else:
             self._send_chunk(choice)
 
@@ -194,7 +200,9 @@ class GenerateAnswer:
     def _note_chunk(self, chunk: pb.GenerateStreamChunk) -> None:
         ids, index = chunk.token_ids, chunk.index
         if index < self._generation.choices:  # what else another engine says passes all the same
-            self._choice(index).ids += ids
+            choice = self._choice(index)
+            choice.ids += ids
+            choice.sent = len(choice.ids)
         for observer in self._observers:
             observer.observe(ids, index)
 
@@ -249,21 +257,23 @@ class GenerateAnswer:
         return finish_word(reason, matched, self._model.eos_token_ids) if self._observers else ""
 
     def _choice(self, index: int) -> _Choice:
-        if self._choices is None:
-            generation = self._generation
-            self._choices = [
-                _Choice(
-                    ChoiceShape(
-                        generation.request_id,
-                        prompt_tokens=generation.prompt_tokens,
-                        cached_tokens=self._cached_tokens,
-                        index=each,
-                        weight_version=self._model.weight_version,
-                    )
+        return (self._choices or self._open_all())[index]
+
+    def _open_all(self) -> list[_Choice]:
+        generation = self._generation
+        self._choices = [
+            _Choice(
+                ChoiceShape(
+                    generation.request_id,
+                    prompt_tokens=generation.prompt_tokens,
+                    cached_tokens=self._cached_tokens,
+                    index=each,
+                    weight_version=self._model.weight_version,
                 )
-                for each in range(generation.choices)
-            ]
-        return self._choices[index]
+            )
+            for each in range(generation.choices)
+        ]
+        return self._choices
 
     def _send_chunk(self, choice: _Choice) -> None:
         """Send what has not been sent yet."""

@@ -113,6 +113,17 @@ class ChoiceShape:
         return start
 
 
+def token_message(shape: ChoiceShape, token_id: int, completion_tokens: int) -> bytes:
+    """Encode the framed chunk of one token; there is at least that one."""
+    token = _VARINTS[token_id] if token_id < _TABLE else varint(token_id)
+    number = completion_tokens
+    count = _VARINTS[number] if number < _TABLE else varint(number)
+    start = shape.token_starts.get(len(token) << 4 | len(count))
+    if start is None:
+        start = shape.token_start(len(token), len(count))
+    return b"".join((start, token, shape.token_middle, count, shape.token_end))
+
+
 def token_messages(shape: ChoiceShape, ids: Sequence[int], first_count: int = 1) -> bytes:
     """Encode a framed chunk for each of *ids*, of which the first is the choice's
     *first_count*th token."""
@@ -136,7 +147,7 @@ def chunk_message(
 ) -> bytes:
     """Encode one framed chunk: the tokens since the last one, and how many there are by now."""
     if len(ids) == 1 and logprobs is None and completion_tokens:
-        return token_messages(shape, ids, completion_tokens)
+        return token_message(shape, ids[0], completion_tokens)
     body = b"".join(
         (
             _bytes_field(b"\x0a", _varints(ids)),
