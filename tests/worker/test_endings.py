@@ -152,7 +152,7 @@ async def test_at_a_stop_short_streams_finish_and_long_ones_end_at_the_grace():
             await until(lambda: worker.in_flight == 2)
             before = trio.current_time()
             shutdown.set()
-            await until(lambda: not runtime.workers[0].scheduler.is_healthy)
+            await until(lambda: runtime.workers[0].server.is_draining)
             with pytest.raises(UnavailableError):
                 await worker.generate(generate_request(request_id="late"))
         after = trio.current_time()
