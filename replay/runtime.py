@@ -20,13 +20,13 @@ from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
 
 from replay.config.describe import as_plain
-from replay.config.engines import CannedConfig, EngineConfig
 from replay.config.model import Config, WorkerConfig
 from replay.config.rules import check_config
 from replay.engines.base import Engine, Model
-from replay.engines.canned import CannedEngine
+from replay.engines.build import build_engines, put_script_over
 from replay.engines.methods import GENERATE, SERVICE_NAME
-from replay.errors import ConfigError, ReplayError
+from replay.engines.script_source import load_script, script_warnings
+from replay.errors import ReplayError
 from replay.logger import get_logger
 from replay.metrics import WorkerMetrics, build_registry
 from replay.mirror import open_mirror
@@ -131,7 +131,7 @@ async def open_runtime(config: Config, *, engine: Engine | None = None) -> Async
         raise ReplayError("replay runs on Linux only")
     check_config(config)
     worker = config.worker
-    engines = [engine or _build_engine(worker, worker.engine) for _ in range(worker.grpc_count)]
+    engines = _engines(config, engine)
     tls = None
     if worker.tls is not None:
         tls = server_context(worker.tls.certificate, worker.tls.key, worker.tls.client_ca)
@@ -282,10 +282,19 @@ def build_model(worker: WorkerConfig) -> Model:
     return model if worker.tokenizer is None else model_from_folder(model, worker.tokenizer)
 
 
-def _build_engine(worker: WorkerConfig, config: EngineConfig) -> Engine:
-    if isinstance(config, CannedConfig):
-        return CannedEngine(build_model(worker), config)
-    raise ConfigError([f"worker.engine.kind: {config.kind} is not built yet"])
+def _engines(config: Config, given: Engine | None) -> list[Engine]:
+    """Return the engine of each worker: the *given* one for all, or those of the configuration."""
+    worker = config.worker
+    if given is not None:
+        engines = [given] * worker.grpc_count
+    else:
+        engines = build_engines(worker, build_model(worker))
+    if worker.script is None:
+        return engines
+    book = load_script(worker.script)
+    for warning in script_warnings(config, book):
+        log.warning(warning)
+    return put_script_over(engines, book, strict=worker.script_strict)
 
 
 def _build_worker(

@@ -12,7 +12,7 @@ import click
 import structlog
 
 from replay.config import Config, as_plain, find_warnings, load_config
-from replay.config.problems import Setting
+from replay.config.problems import Path, Setting
 from replay.errors import ConfigError
 from replay.log import LogFormat, LogLevel, configure_logging
 
@@ -46,6 +46,10 @@ FLAGS = (
     Flag("--grpc-count", "worker.grpc_count", "N", "Number of workers, a port each."),
     Flag("--model", "worker.model", "NAME", "Name of the served model."),
     Flag("--tokenizer", "worker.tokenizer", "FOLDER", "Tokenizer that gateways may fetch."),
+    Flag("--engine", "worker.engine.kind", "NAME", "canned, realistic or upstream."),
+    Flag("--upstream", "worker.engine.upstream", "URL", "Worker that requests are passed on to."),
+    Flag("--script", "worker.script", "FILE", "Scripted answers that lie over the engine."),
+    Flag("--script-strict", "worker.script_strict", "", "NOT_FOUND for what is not scripted."),
     Flag("--gen-ms", "worker.engine.gen_ms", "MS", "Wait before the first token."),
     Flag("--token-ms", "worker.engine.token_ms", "MS", "Wait between two tokens."),
     Flag("--output-tokens", "worker.engine.output_tokens", "N", "Tokens when none are asked for."),
@@ -66,12 +70,17 @@ FLAGS = (
 )
 
 
+def _default(path: Path) -> Any:
+    """Return the default of a key, None for one that another engine has than the default one."""
+    value: Any = as_plain(Config())
+    for part in path:
+        value = value.get(part)
+    return value
+
+
 def _with_flags(command: Callable[..., None]) -> Callable[..., None]:
-    defaults = as_plain(Config())
     for flag in reversed(FLAGS):
-        default: Any = defaults
-        for part in flag.setting.path:
-            default = default[part]
+        default = _default(flag.setting.path)
         note = f"  [default: {default}]" if default not in (None, False, "") else ""
         option = click.option(
             flag.name,

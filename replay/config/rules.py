@@ -8,7 +8,14 @@ from collections.abc import Iterator
 
 from replay.config.address import is_loopback, parse_bind
 from replay.config.bounds import at_least, not_empty, whole
-from replay.config.model import SCHEMA_VERSION, Config, HttpConfig, ShutdownConfig
+from replay.config.engines import UpstreamConfig
+from replay.config.model import (
+    SCHEMA_VERSION,
+    Config,
+    HttpConfig,
+    ShutdownConfig,
+    WorkerConfig,
+)
 from replay.config.problems import Fault, format_path
 from replay.config.tap_rules import event_plane_faults, taps_faults
 from replay.config.unbuilt import unbuilt_faults
@@ -46,7 +53,18 @@ def find_warnings(config: Config) -> list[str]:
         warnings.append("worker.capture: nothing will be captured, because grpc_count is 0")
     if worker.capture_extended and worker.capture is None:
         warnings.append("worker.capture_extended: there is no worker.capture to extend")
+    if isinstance(worker.engine, UpstreamConfig) and not worker.overrides:
+        warnings += [
+            f"worker.{name}: has no effect, the upstream has its own"
+            for name in _TOLD_BY_THE_UPSTREAM
+            if getattr(worker, name) != getattr(WorkerConfig(), name)
+        ]
     return warnings
+
+
+_TOLD_BY_THE_UPSTREAM = (
+    *("tokenizer", "context_length", "vocab_size", "weight_version", "default_sampling_params"),
+)
 
 
 def _http_faults(http: HttpConfig) -> Iterator[Fault]:

@@ -14,12 +14,7 @@ from replay.config.problems import Fault, Path, quoted
 #: Key → the values that are refused; an empty tuple refuses every value but the default.  `*`
 #: stands for any key of a mapping.
 UNBUILT: Mapping[str, tuple[str, ...]] = {
-    "worker.script": (),
-    "worker.script_strict": (),
     "worker.processes": (),
-    "worker.overrides": (),
-    "worker.overrides.*.engine.kind": ("realistic", "upstream"),
-    "worker.engine.kind": ("realistic", "upstream"),
     "http.admin": (),
     "http.token_file": (),
 }

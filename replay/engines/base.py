@@ -153,12 +153,18 @@ class Answer(Protocol):
 class Engine(Protocol):
     """Something that answers Generate requests for one model."""
 
-    model: Model
-    """May change while the engine lives: one that passes requests on learns it late."""
+    @property
+    def model(self) -> Model:
+        """What is served.  It may change: an engine that passes requests on learns it late."""
+        ...
 
-    sends_headers: bool
-    """Whether `generate` sends the initial headers, as it has some to pass on (`Answer.respond`).
-    If not, the worker sends them before it asks the engine."""
+    @property
+    def sends_headers(self) -> bool:
+        """Whether `generate` sends the initial headers, as it has some to pass on.
+
+        If not, the worker sends them before it asks the engine.
+        """
+        ...
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Live until cancelled; say `started` when requests may come."""
