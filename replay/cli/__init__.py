@@ -14,6 +14,7 @@ COMMANDS = {
     "consume": "replay.cli.consume:consume",
     "play": "replay.cli.play:play_command",
     "compare": "replay.cli.compare:compare_command",
+    "shadow": "replay.cli.shadow:shadow_command",
 }
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import attrs
 import click
 import trio
-from rich.console import Console
 
+from replay.cli.comparison_options import print_wide
 from replay.cli.play_options import PlayOptions, read_play_options, with_play_options
-from replay.cli.progress_view import RunView, show_lines, show_live
+from replay.cli.progress_view import RunView, show
 from replay.errors import ReplayError
 from replay.player.compare import Side
 from replay.player.feed import ReadAhead
@@ -140,9 +140,9 @@ async def _play(
             )
             async with trio.open_nursery() as helpers:
                 stop, quit_now = trio.Event(), trio.Event()
-                await helpers.start(_watch_signals, stop, quit_now)
+                await helpers.start(watch_signals, stop, quit_now)
                 view = RunView(player=player, fraction=lambda: source.fraction)
-                _show(options.progress, view, helpers)
+                show(options.progress, view, helpers)
                 # What is there by now stays: it need not be looked at in every collection.
                 gc.freeze()
                 end = await player.run(stop=stop, quit_now=quit_now)
@@ -174,17 +174,10 @@ async def _open_results(options: PlayOptions) -> AsyncIterator[ResultsFile | Non
         results.close()
 
 
-def _show(progress: str, view: RunView, helpers: trio.Nursery) -> None:
-    console = Console(stderr=True)
-    if progress == "live" or (progress == "auto" and console.is_terminal):
-        helpers.start_soon(show_live, view, console)
-    elif progress != "none":
-        helpers.start_soon(show_lines, view)
-
-
-async def _watch_signals(
+async def watch_signals(
     stop: trio.Event, quit_now: trio.Event, *, task_status: trio.TaskStatus[None]
 ) -> None:
+    """Turn the first SIGINT or SIGTERM into *stop*, the second into *quit_now*."""
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as received:
         task_status.started()
         async for _ in received:
@@ -214,10 +207,7 @@ def _conclude(
             options.json_file.write_text(json.dumps(report, indent=2, allow_nan=False) + "\n")
         except OSError as error:
             click.echo(f"error: cannot write {options.json_file}: {error.strerror}", err=True)
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=160)
-    console.print(run_tables(report))
+    print_wide(run_tables(report))
     for note in source.notes.summary():
         click.echo(f"note: {note}", err=True)
     if player.progress.refused:

@@ -1,24 +1,27 @@
 """What `replay play` can be asked for, and the values that its options stand for."""
 
-import os
-import ssl
 from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
 import attrs
 import click
 
+from replay.cli.target_options import (
+    PROGRESS_OPTION,
+    SENDING_OPTIONS,
+    TARGET_OPTIONS,
+    Option,
+    TargetOptions,
+    read_target_options,
+    with_options,
+)
 from replay.player.arrival import Arrival
 from replay.player.goodput import read_objectives
-from replay.player.grpc_target import open_grpc_target
-from replay.player.openai_target import open_openai_target
 from replay.player.outgoing import Fill
 from replay.player.play import PlaySettings
 from replay.player.schedule import Planned, Window, constant, original, poisson, unpaced
 from replay.player.sessions import OnFailure
-from replay.player.targets import Target, TargetError
 from replay.player.traces.fields import UNITS
 from replay.player.traces.options import ReadOptions
 
@@ -65,37 +68,6 @@ class Pace:
 
 
 @attrs.frozen(kw_only=True)
-class TargetOptions:
-    """Where requests go."""
-
-    address: str
-    model: str | None
-    vocab_size: int | None
-    api_key_env: str
-    ca_file: str | None
-    timeout: float | None
-
-    def open(self) -> AbstractAsyncContextManager[Target]:
-        """Open the target.  Raises TargetError for an address of no known kind."""
-        tls = None
-        if self.ca_file is not None:
-            tls = ssl.create_default_context(cafile=self.ca_file)
-        scheme = self.address.partition("://")[0]
-        if scheme in ("grpc", "grpcs"):
-            return open_grpc_target(self.address, tls=tls, timeout=self.timeout)
-        if scheme in ("http", "https"):
-            return open_openai_target(
-                self.address,
-                model=self.model,
-                vocab_size=self.vocab_size,
-                api_key=os.environ.get(self.api_key_env),
-                tls=tls,
-                timeout=self.timeout,
-            )
-        raise TargetError(f"{self.address}: a target is grpc://…, grpcs://…, or http(s)://…/v1")
-
-
-@attrs.frozen(kw_only=True)
 class PlayOptions:
     """Everything that the command was asked for."""
 
@@ -134,7 +106,7 @@ class PlayOptions:
 def with_play_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options, the first of the help first."""
     seconds = click.FloatRange(0)
-    options = [
+    options: list[Option] = [
         click.option(
             "--target",
             required=True,
@@ -182,32 +154,7 @@ def with_play_options(command: Callable[..., None]) -> Callable[..., None]:
             help="What a failed turn does to its session.",
         ),
         click.option(
-            "--cancel",
-            type=click.Choice(["original", "never"]),
-            default="original",
-            show_default=True,
-            help="Cancel what was cancelled, when it was.",
-        ),
-        click.option(
-            "--fill",
-            type=click.Choice([each.value for each in Fill]),
-            default="refuse",
-            show_default=True,
-            help="What is done about what a source does not hold.",
-        ),
-        click.option(
             "--max-seconds", type=seconds, metavar="SECONDS", help="Send nothing after this long."
-        ),
-        click.option(
-            "--drain-seconds",
-            type=seconds,
-            default=5.0,
-            show_default=True,
-            metavar="SECONDS",
-            help="How long what is in flight may go on after a stop.",
-        ),
-        click.option(
-            "--request-timeout", type=seconds, metavar="SECONDS", help="Longest time for an answer."
         ),
         click.option(
             "--time-unit",
@@ -239,28 +186,6 @@ def with_play_options(command: Callable[..., None]) -> Callable[..., None]:
             help="Of made-up prompts and of --poisson.",
         ),
         click.option(
-            "--model", metavar="NAME", help="Of an OpenAI endpoint; else the first that it lists."
-        ),
-        click.option(
-            "--vocab-size",
-            type=click.IntRange(32),
-            metavar="N",
-            help="Of an OpenAI endpoint, for made-up prompts.",
-        ),
-        click.option(
-            "--api-key-env",
-            default="OPENAI_API_KEY",
-            show_default=True,
-            metavar="NAME",
-            help="Environment variable with the key of an OpenAI endpoint.",
-        ),
-        click.option(
-            "--ca-file",
-            type=click.Path(exists=True, dir_okay=False),
-            metavar="FILE",
-            help="Certificates to trust.",
-        ),
-        click.option(
             "--results",
             type=click.Path(path_type=Path, dir_okay=False),
             metavar="FILE",
@@ -280,17 +205,11 @@ def with_play_options(command: Callable[..., None]) -> Callable[..., None]:
             default="",
             help="Objectives for the goodput: ttft=200ms,tpot=50ms.",
         ),
-        click.option(
-            "--progress",
-            type=click.Choice(["auto", "live", "lines", "none"]),
-            default="auto",
-            show_default=True,
-            help="auto: live on a terminal, lines otherwise.",
-        ),
+        *SENDING_OPTIONS,
+        *TARGET_OPTIONS,
+        PROGRESS_OPTION,
     ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+    return with_options(command, options)
 
 
 def read_play_options(source: str, values: dict[str, Any]) -> PlayOptions:
@@ -317,14 +236,7 @@ def read_play_options(source: str, values: dict[str, Any]) -> PlayOptions:
     list(pace.plan(iter(())))
     return PlayOptions(
         source=source,
-        target=TargetOptions(
-            address=values["target"],
-            model=values["model"],
-            vocab_size=values["vocab_size"],
-            api_key_env=values["api_key_env"],
-            ca_file=values["ca_file"],
-            timeout=values["request_timeout"],
-        ),
+        target=read_target_options(values["target"], values),
         pace=pace,
         window=Window(
             start_ns=round(values["start"] * 1e9),

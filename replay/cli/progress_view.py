@@ -1,6 +1,7 @@
 """Shows how a run goes: a live block on a terminal, a line now and then elsewhere."""
 
 from collections.abc import Callable
+from typing import Protocol
 
 import attrs
 import click
@@ -15,6 +16,14 @@ from replay.player.wording import UNKNOWN, count
 #: A person sees four pictures a second as motion; a log is read line by line.
 _LIVE_SECONDS = 0.25
 _LINE_SECONDS = 5.0
+
+
+class View(Protocol):
+    """Something that is shown while it goes on."""
+
+    def numbers(self) -> dict[str, str]:
+        """Return what is shown, by its name."""
+        ...
 
 
 @attrs.frozen(kw_only=True)
@@ -47,19 +56,17 @@ class RunView:
             numbers[f"error {label}"] = count(number)
         return numbers
 
-    def line(self) -> str:
-        """Return all of it in one line."""
-        return "  ".join(f"{name}: {value}" for name, value in self.numbers().items())
 
-    def table(self) -> RenderableType:
-        """Return all of it for a terminal."""
-        table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
-        for name, value in self.numbers().items():
-            table.add_row(name, value)
-        return table
+def show(progress: str, view: View, helpers: trio.Nursery) -> None:
+    """Show *view* as *progress* asks for, until *helpers* are cancelled."""
+    console = Console(stderr=True)
+    if progress == "live" or (progress == "auto" and console.is_terminal):
+        helpers.start_soon(show_live, view, console)
+    elif progress != "none":
+        helpers.start_soon(show_lines, view)
 
 
-async def show_live(view: RunView, console: Console) -> None:
+async def show_live(view: View, console: Console) -> None:
     """Keep a block on the terminal up to date until cancelled, and leave its last state there."""
     limiter = trio.CapacityLimiter(1)
     # Live's own thread would read the counters while they change, and write when it likes.
@@ -68,25 +75,34 @@ async def show_live(view: RunView, console: Console) -> None:
     ) as live:
         try:
             while True:
-                picture = view.table()
+                picture = _table(view)
                 # A terminal that is stopped (Ctrl-S) blocks its writer, not the run.
                 await trio.to_thread.run_sync(
                     _draw, live, picture, limiter=limiter, abandon_on_cancel=True
                 )
                 await trio.sleep(_LIVE_SECONDS)
         finally:
-            live.update(view.table())
+            live.update(_table(view))
 
 
 def _draw(live: Live, picture: RenderableType) -> None:
     live.update(picture, refresh=True)
 
 
-async def show_lines(view: RunView) -> None:
+async def show_lines(view: View) -> None:
     """Print a line now and then until cancelled."""
     while True:
         await trio.sleep(_LINE_SECONDS)
-        click.echo(view.line(), err=True)
+        click.echo(
+            "  ".join(f"{name}: {value}" for name, value in view.numbers().items()), err=True
+        )
+
+
+def _table(view: View) -> RenderableType:
+    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    for name, value in view.numbers().items():
+        table.add_row(name, value)
+    return table
 
 
 def _rate(number: int, seconds: float) -> str:

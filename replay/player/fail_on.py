@@ -18,7 +18,7 @@ has not passed.
 
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 
 import attrs
@@ -137,7 +137,9 @@ class Broken:
         return f"{self.rule.text}: is {_shown(self.number, self.rule.measure)}"
 
 
-def broken(rules: list[Rule], numbers: Mapping[tuple[str, Measure], float | None]) -> list[Broken]:
+def broken(
+    rules: Sequence[Rule], numbers: Mapping[tuple[str, Measure], float | None]
+) -> list[Broken]:
     """Return the rules that hold for *numbers*, and those that cannot be judged."""
     found = []
     for rule in rules:

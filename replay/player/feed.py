@@ -24,11 +24,45 @@ class Feed(Protocol):
 
     on_news: Callable[[], None]
     """Called when there is a request again, and at the end."""
-    is_over: bool
-    """Whether nothing will come any more."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing will come any more."""
+        ...
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether all that the source has is known."""
+        ...
+
+    @property
+    def rest(self) -> int:
+        """Requests that came after nobody wanted them any more."""
+        ...
+
+    @property
+    def error(self) -> ReplayError | None:
+        """What was wrong with the source, which ended it."""
+        ...
+
+    async def run(self) -> None:
+        """Bring requests until the source ends."""
+        ...
+
+    async def wait_filled(self) -> None:
+        """Wait until a run can begin."""
+        ...
+
+    async def wait_ended(self) -> None:
+        """Wait until the source has ended."""
+        ...
 
     def take(self) -> Planned | None:
         """Return the next request, or None if there is none now."""
+        ...
+
+    def give_up(self) -> list[Planned]:
+        """Return what was not taken, and keep nothing any more."""
         ...
 
 

@@ -16,7 +16,7 @@ import trio
 
 from replay.player.answer_log import AnswerLog
 from replay.player.arrival import Arrival, ChatPrompt
-from replay.player.feed import ReadAhead
+from replay.player.feed import Feed
 from replay.player.observation import Observation, Outcome
 from replay.player.outgoing import Fill, RefusedError, outgoing
 from replay.player.progress import Progress
@@ -93,7 +93,7 @@ class Player:
     def __init__(
         self,
         target: Target,
-        feed: ReadAhead,
+        feed: Feed,
         *,
         vocab_size: int,
         settings: PlaySettings,
@@ -102,6 +102,7 @@ class Player:
         self.progress = Progress()
         self.clock: Clock | None = None
         """None until the run has begun."""
+        self.begun = trio.Event()
         self._target = target
         self._feed = feed
         self._settings = settings
@@ -138,6 +139,7 @@ class Player:
                         with self._sending:
                             await self._feed.wait_filled()
                             self.clock = clock = Clock(trio.current_time, trio.current_time())
+                            self.begun.set()
                             if self._settings.max_seconds is not None:
                                 self._sending.deadline = clock.started + self._settings.max_seconds
                             helpers.start_soon(_sleep_and_look, clock, lateness)

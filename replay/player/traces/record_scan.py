@@ -38,8 +38,11 @@ def payload_of(frames: Sequence[bytes], notes: Notes) -> bytes | None:
 def record_of(frames: Sequence[bytes], notes: Notes) -> Mapping[str, Any] | None:
     """Return the record that a message carries, decoded; one that cannot be read is counted."""
     payload = payload_of(frames, notes)
-    if payload is None:
-        return None
+    return None if payload is None else record_of_payload(payload, notes)
+
+
+def record_of_payload(payload: bytes, notes: Notes) -> Mapping[str, Any] | None:
+    """Return a record, decoded; one that cannot be read is counted."""
     try:
         record = msgpack.unpackb(payload, strict_map_key=False)
     except (ValueError, msgpack.UnpackException):
