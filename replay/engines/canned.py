@@ -158,14 +158,18 @@ class _Stream(PacedStream):
         start = self.position
         self.position = end = start + tokens
         written = 0
-        for index, choice in list(self.choices.items()):
+        # Mostly there is one choice, and it goes on: then nothing has to be copied.
+        ended: list[int] = []
+        for index, choice in self.choices.items():
             ids = choice.ids[start:end]
             if ids:
                 self.answer.tokens(ids, index)
                 written += len(ids)
             if end >= len(choice.ids):
-                self.answer.finish(choice.reason, index, matched=choice.matched)
-                del self.choices[index]
+                ended.append(index)
+        for index in ended:
+            choice = self.choices.pop(index)
+            self.answer.finish(choice.reason, index, matched=choice.matched)
         self.written += written
         return written
 

@@ -139,6 +139,10 @@ class Call:
         if self.is_open:
             self._channel.write(self.stream, payload)
 
+    def write_open(self, payload: bytes) -> None:
+        """Do as `write`, for a caller that has just seen that the call is open."""
+        self._channel.write(self.stream, payload)
+
     def write_whole(self, payload: bytes) -> None:
         """Send all messages of the answer and end it with OK: one write instead of three."""
         if self.is_open:

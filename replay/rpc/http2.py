@@ -170,6 +170,8 @@ class Connection(Generic[S]):
         self._table_update = b""
         self._buffered = 0
         self._pings = Bucket(limits.idle_pings, 1.0)
+        #: Whether DATA or HEADERS were sent since the last PING that counted.
+        self._has_spoken = False
         self._resets = Bucket(limits.reset_burst, limits.resets_per_second)
         #: Closed before the peer had ended them: frames that were on their way are no error.
         self._closed_early: dict[int, None] = {}
@@ -500,6 +502,9 @@ class Connection(Generic[S]):
                 self._pump(stream)
 
     def _count_ping(self) -> None:
+        if self._has_spoken:
+            self._has_spoken = False
+            self._pings.refill()
         if not self._pings.take(self._now):
             raise ConnectionDeadError(frames.ENHANCE_YOUR_CALM, "too many pings")
 
@@ -531,7 +536,7 @@ class Connection(Generic[S]):
             ):
                 stream.send_window -= length
                 self.send_window -= length
-                self._pings.refill()
+                self._has_spoken = True
                 self.out += (
                     pack_header(length >> 8, length & 255, DATA, 0, stream.id),
                     payload,
@@ -562,7 +567,7 @@ class Connection(Generic[S]):
         stream.headers_sent = True
         if self._table_update:
             block, self._table_update = self._table_update + block, b""
-        self._pings.refill()
+        self._has_spoken = True
         limit = self.peer_max_frame
         if len(block) <= limit:
             self.out += (
@@ -580,7 +585,7 @@ class Connection(Generic[S]):
         pending = stream.pending
         if pending is None:
             return
-        self._pings.refill()
+        self._has_spoken = True
         while pending:
             length = min(len(pending), stream.send_window, self.send_window, self.peer_max_frame)
             if length <= 0:

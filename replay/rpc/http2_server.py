@@ -276,7 +276,7 @@ class ServerConnection(Connection[RequestStream]):
             return
         if not (metadata or self._table_update):
             stream.headers_sent = True
-            self._pings.refill()
+            self._has_spoken = True
             self.out += (_HEAD_PREFIX, stream.id_bytes, RESPONSE_BLOCK)
             return
         block = RESPONSE_BLOCK
@@ -325,7 +325,7 @@ class ServerConnection(Connection[RequestStream]):
             and length <= self.peer_max_frame
         ):
             self.send_window -= length
-            self._pings.refill()
+            self._has_spoken = True
             stream_id = stream.id_bytes
             if not stream.headers_sent:
                 stream.headers_sent = True

@@ -169,7 +169,9 @@ class Peer:
         if not stream.headers_sent:
             self.connection.respond(stream)
         self.connection.send(stream, payload)
-        self._flush_soon()
+        if not self.is_due:  # as in _flush_soon: this is the path of every token
+            self.is_due = True
+            self.host.flush_soon(self)
 
     def answer(self, stream: RequestStream, payload: bytes) -> None:
         """Queue headers, DATA and OK trailers."""

@@ -122,7 +122,7 @@ class GenerateAnswer:
         elif len(ids) == 1 and not self._with_logprobs and choice.sent == len(choice.ids) - 1:
             # The path of every token of a paced stream.
             choice.sent += 1
-            call.write(token_message(choice.shape, ids[0], choice.sent))
+            call.write_open(token_message(choice.shape, ids[0], choice.sent))
         else:
             self._send_chunk(choice)
 
