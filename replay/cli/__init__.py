@@ -15,6 +15,7 @@ COMMANDS = {
     "play": "replay.cli.play:play_command",
     "compare": "replay.cli.compare:compare_command",
     "shadow": "replay.cli.shadow:shadow_command",
+    "convert": "replay.cli.convert:convert_command",
 }
 
 
