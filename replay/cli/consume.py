@@ -172,18 +172,34 @@ async def _consume(options: Options) -> int:
                     running.start_soon(_report_regularly, options, consumer, screen, running)
                     running.start_soon(consumer.run, context)
     except* JournalWriteError as group:
-        click.echo(f"--record: {_first_of(group)}", err=True)
-        code = 1
+        code = _record_failed(_first_of(group))
     except* BrokenPipeError:  # whoever read our lines has left
         _forget_stdout()
-    if record_file is not None:
-        with trio.move_on_after(CLOSE_SECONDS):
-            await record_file.aclose()
+    with trio.move_on_after(CLOSE_SECONDS):
+        code = await _finish(consumer, record_file) or code
     report = consumer.report()
     if not _write_summary(options.summary_path, report):
         code = 1
     _print_report(report)
     return code
+
+
+async def _finish(consumer: Consumer, record_file: RecordFileWriter | None) -> int:
+    code = 0
+    try:
+        await consumer.finish()
+    except JournalWriteError as error:
+        code = _record_failed(error)
+    except BrokenPipeError:
+        _forget_stdout()
+    if record_file is not None:
+        await record_file.aclose()
+    return code
+
+
+def _record_failed(error: BaseException) -> int:
+    click.echo(f"--record: {error}", err=True)
+    return 1
 
 
 def _first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -132,6 +132,11 @@ class Consumer:
             )
             reading.start_soon(subscribe, source.topic, source.remotes(), self)
 
+    async def finish(self) -> None:
+        """Hand on what waited behind a gap when `run` was cancelled.  Give it a deadline."""
+        for each in self._followed.values():
+            await self._take(each.publisher.finish())
+
     def report(self) -> dict[str, Any]:
         """Return the report on everything read so far (`replay.consumer.report`)."""
         accounts = [

@@ -76,6 +76,10 @@ class FollowedPublisher:
             return Gap(publisher_id, max(end, orderer.expected), end + tail_loss - 1)
         return None
 
+    def finish(self) -> list[Message]:
+        """Return what still waits behind gaps: nobody will fill them any more."""
+        return [] if self._orderer is None else self._orderer.give_up_all()
+
     def settle(self, gap: Gap) -> list[Message]:
         """Learn that what is missing of *gap* cannot be had; return what waited behind it."""
         self.ledger.unrecovered += self.ledger.transport.missing_between(gap.first, gap.last)

@@ -103,10 +103,7 @@ async def _fill(
 async def _ask(socket: zmq.Socket[bytes], gap: Gap) -> list[Message]:
     """Send one request and return its answer as far as it comes."""
     found: dict[int, Message] = {}
-    try:
-        socket.send_multipart(request_frames(gap), zmq.DONTWAIT)
-    except zmq.Again:  # a new socket has room for one request, so this is one that never connected
-        return []
+    socket.send_multipart(request_frames(gap), zmq.DONTWAIT)
     while True:
         with trio.move_on_after(SILENCE_SECONDS) as listening:
             frames = await receive_frames(socket)

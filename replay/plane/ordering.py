@@ -54,6 +54,10 @@ class Orderer(Generic[Item]):
         self.expected = max(self.expected, last + 1)
         return ready + self._release()
 
+    def give_up_all(self) -> list[Item]:
+        """Stop waiting for anything; return what was held back."""
+        return self.give_up(max(self._held)) if self._held else []
+
     def _release(self) -> list[Item]:
         ready = []
         while self.expected in self._held:

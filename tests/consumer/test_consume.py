@@ -15,7 +15,7 @@ from replay.consumer.consume import Consumer, Listener, Source
 from replay.consumer.ledger import PublisherLedger
 from replay.consumer.summary import RecordSummary
 from replay.errors import JournalWriteError
-from replay.plane import discovery, subscriber
+from replay.plane import discovery, gap_filling, subscriber
 from replay.plane.codec import Message
 from replay.plane.record_file import RecordFiles
 from replay.plane.record_writer import RecordFileWriter
@@ -220,6 +220,25 @@ async def test_what_cannot_be_had_is_told_and_holds_up_nothing_for_long(tmp_path
         await until(consumer, lambda report: report["records"] == 5)
     assert kept.sequences == [0, 5, 6, 7, 8]
     assert (report["recovered"], report["transport_loss"]) == (2, 4)
+
+
+async def test_what_waits_behind_a_gap_at_the_end_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gap_filling, "SILENCE_SECONDS", 60)
+    publishing = open_publishing(tmp_path, replay_buffer=100)
+    async with publishing as tap:
+        tap.router = "tcp://127.0.0.1:1"  # where nobody answers
+        async with consuming(in_folder(tmp_path)) as (consumer, kept):
+            await join(consumer)
+            await tap.offer(1)
+            _lose(tap, 2)
+            await tap.offer(3)
+            await until(consumer, lambda report: report["publishers"][0]["messages"] == 4)
+            assert kept.sequences == [0]
+        await consumer.finish()
+    assert kept.sequences == [0, 3, 4, 5]
+    assert consumer.report()["transport_loss"] == 2
 
 
 async def test_what_was_there_before_joining_is_only_asked_for_on_demand(tmp_path: Path) -> None:

@@ -209,6 +209,27 @@ async def test_a_record_file_that_takes_no_more_ends_it_with_code_1_and_the_repo
     assert report["records"] >= len(list(RecordFiles(out)))
 
 
+async def test_a_summary_that_cannot_be_written_is_told_and_the_report_still_comes(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    flags = ("--summary-path", str(folder / "summary.json"))
+    async with (
+        open_publishing(folder_of(tmp_path)) as tap,
+        running(*arguments(tmp_path, *flags), stderr=subprocess.PIPE) as command,
+    ):
+        await command.until("joined ")
+        folder.rmdir()
+        await tap.offer(1)
+        await command.until("records=1 ")
+        code, report = await command.end()
+        assert command.process.stderr is not None
+        errors = await command.process.stderr.receive_some()
+    assert (code, report["records"]) == (1, 1)
+    assert b"summary.json: No such file or directory" in errors
+
+
 async def test_with_curve_only_the_one_with_an_allowed_key_reads(tmp_path: Path) -> None:
     for name in ("server", "reader"):
         create_certificates(tmp_path, name)

@@ -33,6 +33,15 @@ def test_what_is_behind_a_gap_comes_out_when_the_gap_is_given_up() -> None:
     assert order.push(10, 10, 1) == [10]
 
 
+def test_at_the_end_nothing_is_held_back() -> None:
+    order = orderer(0)
+    assert order.give_up_all() == []
+    for number in (3, 1, 6):
+        order.push(number, number, 1)
+    assert order.give_up_all() == [1, 3, 6]
+    assert order.give_up_all() == []
+
+
 def test_a_late_one_comes_out_at_once() -> None:
     order = orderer(5)
     assert order.push(2, 2, 1) == [2]
