@@ -97,7 +97,7 @@ def original(
     """Plan the source's own times, *speed* times as fast.
 
     No two neighbours are more than *max_gap_ns* apart; that is wall time, after the speed has been
-    applied. Raises ScheduleError for a row that has no time.
+    applied.  Raises ScheduleError for a row that has no time.
     """
     check_positive("speed", speed)
     if max_gap_ns is not None and max_gap_ns < 0:

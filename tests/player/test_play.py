@@ -183,6 +183,20 @@ async def test_a_request_that_lacks_something_is_refused_and_the_others_are_sent
     assert run.outcomes() == {"complete": 1, "not_sent": 3}
 
 
+async def test_a_value_that_cannot_be_sent_refuses_its_request_only(
+    autojump_clock: MockClock,
+) -> None:
+    class Strict(FakeTarget):
+        def pack(self, outgoing: Any) -> Any:
+            if outgoing.request_id == "r1":
+                raise ValueError("n: the value does not fit the wire")
+            return super().pack(outgoing)
+
+    run = await played(Strict(), original([arrival(1), arrival(2)]))
+    assert run.outcomes() == {"complete": 1, "not_sent": 1}
+    assert {each.error for each in run.results} == {None, "n: the value does not fit the wire"}
+
+
 async def test_what_is_missing_is_filled_and_marked_when_asked_for(
     autojump_clock: MockClock,
 ) -> None:

@@ -2,7 +2,7 @@
 `delay` are milliseconds.
 
 The turns of a `multi_turn` row are one session: each turn's message follows on the earlier turns
-and their answers. A `random_pool` has no order and no times, so it is not a trace.  Images, audio
+and their answers.  A `random_pool` has no order and no times, so it is not a trace.  Images, audio
 and the like are not read: a turn that has them says so in `missing`.
 """
 

@@ -123,7 +123,7 @@ def read_rows(lines: Iterable[Line], notes: Notes, *, skip_broken: bool = False)
 
     A last line that no newline ended and that does not parse was torn off: it is noted and passed
     over.  With *skip_broken* so is any other line that does not parse: writers that are killed
-    leave such lines behind. Raises TraceError for every other line that is not one JSON object.
+    leave such lines behind.  Raises TraceError for every other line that is not one JSON object.
     """
     for line in lines:
         try:

@@ -1,7 +1,7 @@
 """PURE.  Scripts: the answers that a worker is to give, one choice a line.
 
 A script tells the ids of requests and what their answers were, but no prompt and no time: `missing`
-names the prompt. Lines that follow each other with one id and different `index` are the choices of
+names the prompt.  Lines that follow each other with one id and different `index` are the choices of
 one request.  The fallback line (`"request_id": "*"`) belongs to no request.
 """
 
