@@ -17,7 +17,7 @@ from benchmarks.contenders import WORKER_OPTIONS
 from benchmarks.measures import Bar
 from benchmarks.payloads import Shape, Template
 from benchmarks.processes import ServerError, choose_cores, pinned, python_module, start
-from benchmarks.results import Column, Report, Table, add_common_options, terminal
+from benchmarks.results import Column, Report, Table, add_common_options, first_line, terminal
 from benchmarks.rounds import (
     H2LOAD_REQUEST_ID,
     Contender,
@@ -86,7 +86,9 @@ def main(argv: list[str]) -> int:
     seconds = options.seconds or (0.3 if options.quick else 1.0)
     console, cores = terminal(), choose_cores()
     report = Report(
-        "capture", settings={"rounds": rounds, "seconds": seconds, **cores.as_settings()}
+        "capture",
+        first_line(__doc__),
+        settings={"rounds": rounds, "seconds": seconds, **cores.as_settings()},
     )
     template = Template(SHAPE)
     try:
@@ -143,4 +145,4 @@ def main(argv: list[str]) -> int:
     report.tables.append(table)
     ratio = cpu_per_request_us(played[CAPTURED]).over(base).median
     report.bars.append(Bar("CPU with --capture / with an inline write", ratio, at_most=BAR))
-    return report.finish(console, options.json)
+    return report.finish(console, options.json, options.html)

@@ -16,7 +16,7 @@ from benchmarks.contenders import GRPC_AIO, WORKER, Pace
 from benchmarks.measures import Measure
 from benchmarks.payloads import Shape, Template
 from benchmarks.processes import Cores, ServerError, choose_cores, pinned, start
-from benchmarks.results import Column, Report, Table, add_common_options, terminal
+from benchmarks.results import Column, Report, Table, add_common_options, first_line, terminal
 from benchmarks.wire import WireError
 
 SHAPE = Shape(512, 4)
@@ -160,6 +160,7 @@ def main(argv: list[str]) -> int:
     console, cores = terminal(), choose_cores()
     report = Report(
         "connections",
+        first_line(__doc__),
         settings={"rounds": rounds, "count": options.count, **attrs.asdict(timing)},
     )
     table = Table(
@@ -212,4 +213,4 @@ def main(argv: list[str]) -> int:
     except (ServerError, WireError, OSError) as error:
         console.print(f"cannot measure: {error}", style="red", highlight=False, markup=False)
         return 1
-    return report.finish(console, options.json)
+    return report.finish(console, options.json, options.html)

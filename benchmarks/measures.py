@@ -89,6 +89,7 @@ class Bar:
         return {
             "what": self.what,
             "value": self.value,
+            "limit": self.limit,
             "at_most": self.at_most,
             "at_least": self.at_least,
             "kept": self.kept,

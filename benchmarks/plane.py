@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks import plane_peers
 from benchmarks.measures import Bar, Measure
 from benchmarks.processes import choose_cores
-from benchmarks.results import Column, Report, Table, add_common_options, terminal
+from benchmarks.results import Column, Report, Table, add_common_options, first_line, terminal
 
 #: Prompt tokens → records of a round, and the share of the bare loop that is promised.
 SIZES = {64: (20_000, 0.4), 2048: (5_000, 0.6)}
@@ -95,7 +95,9 @@ def main(argv: list[str]) -> int:
     rounds = min(options.rounds, 3) if options.quick else options.rounds
     share = 0.2 if options.quick else 1.0
     cores = choose_cores()
-    report = Report("plane", settings={"rounds": rounds, **cores.as_settings()})
+    report = Report(
+        "plane", first_line(__doc__), settings={"rounds": rounds, **cores.as_settings()}
+    )
     if cores.shared:
         report.limits.append("one core for both sides: they slow each other down")
     table = Table(

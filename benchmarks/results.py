@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import attrs
 from rich.console import Console
@@ -15,6 +16,8 @@ from rich.table import Table as RichTable
 
 from benchmarks.machine import describe
 from benchmarks.measures import Bar, Measure
+from benchmarks.page import html_page
+from benchmarks.plots import Plot
 
 #: Columns of the output when it goes into a file or a pipe.
 PLAIN_WIDTH = 120
@@ -54,8 +57,23 @@ class Table:
             }
             for row in self.rows
         ]
-        heads = {column.key: column.head for column in self.columns}
-        return {"title": self.title, "columns": heads, "rows": rows}
+        columns = [
+            {"key": each.key, "head": each.head, "decimals": each.decimals, "spread": each.spread}
+            for each in self.columns
+        ]
+        return {"title": self.title, "columns": columns, "rows": rows}
+
+    def widest_spread(self) -> float:
+        """Return how far the rounds of one number are apart at most, as a share of its median."""
+        spreads = [
+            cell.spread
+            for row in self.rows
+            for column in self.columns
+            if column.spread
+            and isinstance(cell := row.get(column.key), Measure)
+            and math.isfinite(cell.spread)
+        ]
+        return max(spreads, default=0.0)
 
 
 def _number(value: float, decimals: int) -> str:
@@ -69,7 +87,7 @@ def _shown(cell: Cell, column: Column) -> str:
         return cell
     if isinstance(cell, Measure):
         text = _number(cell.median, column.decimals)
-        if column.spread and len(cell.rounds) > 1:
+        if column.spread and len(cell.rounds) > 1 and math.isfinite(cell.spread):
             # A space that a narrow table does not break.
             text += f"\N{NO-BREAK SPACE}±{cell.spread * 50:.0f}%"
         return text
@@ -81,12 +99,17 @@ class Report:
     """All that one run of a benchmark says."""
 
     scenario: str
+    about: str = ""
+    """What it measures, in a sentence."""
     machine: dict[str, object] = attrs.field(factory=describe)
     settings: dict[str, object] = attrs.field(factory=dict)
     tables: list[Table] = attrs.field(factory=list)
     bars: list[Bar] = attrs.field(factory=list)
+    plots: list[Plot] = attrs.field(factory=list)
     remarks: list[str] = attrs.field(factory=list)
-    """What a reader has to know, above all what cannot be concluded."""
+    """What a reader has to know."""
+    limits: list[str] = attrs.field(factory=list)
+    """What cannot be concluded."""
     wrong_answers: list[str] = attrs.field(factory=list)
     foreign_share: float = 0.0
     """The largest share of the server's core that others had while something was measured."""
@@ -95,15 +118,21 @@ class Report:
         """Take note of the share of the server's core that other processes had in one contest."""
         self.foreign_share = max(self.foreign_share, foreign_share)
 
-    def all_remarks(self) -> list[str]:
-        """Return the remarks, and one on the noise when there was much."""
-        if self.foreign_share < NOISY_SHARE:
-            return self.remarks
-        return [
-            *self.remarks,
-            f"other processes had up to {self.foreign_share:.0%} of the server's core: rates and "
-            "latencies cannot be concluded from this run, ratios of CPU only roughly",
-        ]
+    def cannot_conclude(self) -> list[str]:
+        """Return `limits`, and what the noise of this run adds to them."""
+        found = list(self.limits)
+        if self.foreign_share >= NOISY_SHARE:
+            found.append(
+                f"other processes had up to {self.foreign_share:.0%} of the server's core: rates "
+                "and latencies cannot be concluded from this run, ratios of CPU only roughly"
+            )
+        spread = max((table.widest_spread() for table in self.tables), default=0.0)
+        if spread >= NOISY_SHARE:
+            found.append(
+                f"the rounds of one number lie up to {spread:.0%} of it apart: differences below "
+                "its own spread cannot be concluded"
+            )
+        return found
 
     @property
     def exit_status(self) -> int:
@@ -114,11 +143,15 @@ class Report:
         """Return everything for the results file."""
         return {
             "scenario": self.scenario,
+            "about": self.about,
             "machine": self.machine,
             "settings": self.settings,
             "tables": [table.as_json() for table in self.tables],
             "bars": [bar.as_json() for bar in self.bars],
-            "remarks": self.all_remarks(),
+            "plots": [attrs.asdict(plot) for plot in self.plots],
+            "remarks": self.remarks,
+            "cannot_conclude": self.cannot_conclude(),
+            "noise": {"foreign_share": self.foreign_share},
             "wrong_answers": self.wrong_answers,
         }
 
@@ -140,29 +173,44 @@ class Report:
                 verdict = "[green]PASS[/green]" if bar.kept else "[red]FAIL[/red]"
                 bars.add_row(bar.what, bar.limit, _number(bar.value, 2), verdict)
             console.print(bars)
-        for remark in self.all_remarks():
+        for remark in [*self.remarks, *self.cannot_conclude()]:
             console.print(f"- {remark}", highlight=False, markup=False)
         for fault in self.wrong_answers:
             console.print(f"WRONG ANSWER: {fault}", style="red", highlight=False, markup=False)
 
-    def finish(self, console: Console, json_path: Path | None) -> int:
-        """Print the report, write it to *json_path*, return the exit status."""
+    def finish(
+        self, console: Console, json_path: Path | None, html_path: Path | None = None
+    ) -> int:
+        """Print the report, write it to the files that are named, return the exit status."""
         self.show(console)
+        kept = finite(self.as_json())
         if json_path is not None:
-            text = json.dumps(_finite(self.as_json()), indent=1, ensure_ascii=False)
-            json_path.write_text(text + "\n", encoding="utf-8")
+            write_json(json_path, kept)
+        if html_path is not None:
+            html_path.write_text(html_page([kept]), encoding="utf-8")
         return self.exit_status
 
 
-def _finite(value: object) -> object:
+def write_json(path: Path, value: object) -> None:
+    """Write *value*, which is `finite`, to *path*."""
+    text = json.dumps(value, indent=1, ensure_ascii=False)
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+def finite(value: Any) -> Any:
     """Replace what JSON has no number for by null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return value
+
+
+def first_line(text: str | None) -> str:
+    """Return the first line of a docstring, which says what a scenario measures."""
+    return (text or "").split("\n", 1)[0]
 
 
 def terminal() -> Console:
@@ -174,4 +222,5 @@ def terminal() -> Console:
 def add_common_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that every benchmark has."""
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to FILE")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with plots to FILE")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")

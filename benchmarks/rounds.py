@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Self
 
 import attrs
 
@@ -95,6 +96,24 @@ class Meter:
         seconds = time.perf_counter() - self._clock
         busy = core_busy_seconds(self._core) - self._busy
         return cpu, max(0.0, busy - cpu) / seconds
+
+
+class Watch:
+    """A `Meter` over a block: `cpu_s` and `foreign_share` are there when it has ended."""
+
+    def __init__(self, server: ServerProcess, core: int) -> None:
+        """Watch *server*, which is on *core*."""
+        self._server, self._core = server, core
+        self.cpu_s = self.foreign_share = 0.0
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        self._meter = Meter(self._server, self._core)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        """End."""
+        self.cpu_s, self.foreign_share = self._meter.read()
 
 
 def check_answers(contender: Contender, count: int = 3) -> None:

@@ -20,7 +20,7 @@ from benchmarks.contenders import GRPC_AIO, GRPCLIB, NGHTTPD, WORKER, Pace
 from benchmarks.measures import Bar, Measure, percentile
 from benchmarks.payloads import Shape, Template, unframed
 from benchmarks.processes import Cores, ServerError, ServerProcess, choose_cores, pinned
-from benchmarks.results import Cell, Column, Report, Table, add_common_options, terminal
+from benchmarks.results import Cell, Column, Report, Table, add_common_options, first_line, terminal
 from benchmarks.rounds import (
     Contender,
     Play,
@@ -163,7 +163,7 @@ class Benchmark:
             contenders.static_server(SHAPES, self._cores.server, Path(folder)) as static,
         ):
             if static is None:
-                self._report.remarks.append(
+                self._report.limits.append(
                     "nghttpd is not installed (apt-get install nghttp2-server): no physical limit"
                 )
             for shape in SHAPES:
@@ -401,9 +401,11 @@ def main(argv: list[str]) -> int:
         seconds=options.seconds or plan.seconds,
     )
     cores = choose_cores()
-    report = Report("server", settings={**attrs.asdict(plan), **cores.as_settings()})
+    report = Report(
+        "server", first_line(__doc__), settings={**attrs.asdict(plan), **cores.as_settings()}
+    )
     if cores.shared:
-        report.remarks.append(
+        report.limits.append(
             "one core only: server and client share it, so requests/s say nothing and CPU is noisy"
         )
     benchmark = Benchmark(plan, cores, report, worker_command=options.worker)
@@ -414,4 +416,4 @@ def main(argv: list[str]) -> int:
     except (h2load.H2loadError, ServerError, WireError, OSError) as error:
         console.print(f"cannot measure: {error}", style="red", highlight=False, markup=False)
         return 1
-    return report.finish(console, options.json)
+    return report.finish(console, options.json, options.html)

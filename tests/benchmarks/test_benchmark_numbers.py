@@ -109,8 +109,8 @@ def test_a_run_beside_other_work_says_what_cannot_be_concluded():
     quiet.note_noise(0.02)
     noisy.note_noise(0.4)
     noisy.note_noise(0.02)
-    assert quiet.as_json()["remarks"] == []
-    assert "40%" in noisy.as_json()["remarks"][0]
+    assert quiet.as_json()["cannot_conclude"] == []
+    assert "40%" in noisy.as_json()["cannot_conclude"][0]
 
 
 def test_a_missing_h2load_is_said_with_the_package_that_has_it(monkeypatch, capsys):
