@@ -220,7 +220,9 @@ class _Receiver:
                 link.connected_at = None
                 if event != zmq.Event.DISCONNECTED:
                     if not link.refused:
-                        log.warning("a publisher refused", endpoint=link.remote.endpoint)
+                        log.warning(
+                            "a publisher refused the connection", endpoint=link.remote.endpoint
+                        )
                     link.refused += 1
                 if self._has_left:
                     self._waiting.cancel()
