@@ -34,7 +34,7 @@ log = get_logger(__name__)
 #: A gateway that asks for the health wants to know it before its own patience ends.
 HEALTH_SECONDS = 5.0
 #: How long a start waits for the upstream to say what it serves.
-LEARN_SECONDS = 2.0
+LEARN_SECONDS = 1.0
 #: Between two questions for the model while nobody has answered one.
 LEARN_AGAIN_SECONDS = 1.0
 #: Messages of one stream that are passed on before others get a turn: about a millisecond.

@@ -129,3 +129,19 @@ def test_the_version_needs_none_of_the_service() -> None:
         [sys.executable, "-c", program], check=True, timeout=60, capture_output=True, text=True
     )
     assert done.stdout.startswith("replay, version ")
+
+
+def test_check_reads_the_script_and_warns_of_what_is_odd_about_it(folder: Path) -> None:
+    Path("taps.yaml").write_text(
+        "schema_version: 1\ntaps: []\nworker: {script: s.jsonl}\nshutdown: {grace_seconds: 1}\n"
+    )
+    Path("s.jsonl").write_text('{"request_id": "r", "chunks": [[40000]], "offsets_ms": [1500.5]}\n')
+    code, _, err = run("check", "--config", "taps.yaml")
+    assert code == 0
+    assert err.splitlines() == [
+        "warning: shutdown.grace_seconds: 1 s are less than the longest answer of worker.script "
+        "takes, 1.5005 s: a stop cuts it short",
+        "warning: worker.vocab_size: 32768 is advertised, and worker.script has the token id 40000",
+    ]
+    Path("s.jsonl").write_text("\n{}\n")
+    assert run("check", "--config", "taps.yaml") == (2, "", "s.jsonl:2: request_id: is missing\n")

@@ -128,3 +128,26 @@ def test_a_hangup_opens_the_capture_again(tmp_path: Path) -> None:
         assert end(process)[0] == 0
     assert path.exists()
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_wrong_script_ends_with_2_and_file_line_and_reason(tmp_path: Path) -> None:
+    path = tmp_path / "script.jsonl"
+    path.write_text('{"request_id": "r", "chunks": [[1]]}\n{"request_id": "s"}\n{]\n')
+    code, out, err = refused("--grpc-base-port", "0", "--script", str(path))
+    assert (code, out) == (2, "")
+    first, second = err.splitlines()
+    assert first == f"{path}:2: chunks: is missing"
+    assert second.startswith(f"{path}:3: is not JSON from character 2: ")
+
+
+def test_a_script_that_is_longer_than_the_grace_is_warned_of(tmp_path: Path) -> None:
+    path = tmp_path / "script.jsonl"
+    path.write_text('{"request_id": "*", "chunks": [[1]], "offsets_ms": [7000]}\n')
+    flags = ("--grpc-base-port", "0", "--script", str(path), "--script-strict")
+    with serving(*flags) as (process, log):
+        (warned,) = [line["event"] for line in log if line["level"] == "warning"]
+        assert warned == (
+            "shutdown.grace_seconds: 5 s are less than the longest answer of worker.script takes, "
+            "7 s: a stop cuts it short"
+        )
+        assert end(process)[0] == 0

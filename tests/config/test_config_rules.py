@@ -15,6 +15,7 @@ from replay.config import (
     ShutdownConfig,
     TapCapture,
     TapConfig,
+    UpstreamConfig,
     WorkerConfig,
     check_config,
     find_warnings,
@@ -390,3 +391,13 @@ def test_a_capture_without_a_worker_is_a_warning() -> None:
         "worker.capture_extended: there is no worker.capture to extend"
     ]
     assert find_warnings(Config(worker=WorkerConfig(capture="x", capture_extended=True))) == []
+
+
+def test_what_the_upstream_has_of_its_own_is_warned_of() -> None:
+    engine = UpstreamConfig(upstream="grpc://10.0.0.1:1")
+    assert find_warnings(Config(worker=WorkerConfig(engine=engine, model="m"))) == []
+    worker = WorkerConfig(engine=engine, vocab_size=9, default_sampling_params={"top_k": 1})
+    assert find_warnings(Config(worker=worker)) == [
+        "worker.vocab_size: has no effect, the upstream has its own",
+        "worker.default_sampling_params: has no effect, the upstream has its own",
+    ]
