@@ -1,5 +1,6 @@
 """The real smg gateway before the worker: what it puts on the wire is what the capture shows."""
 
+import contextlib
 import json
 import re
 import socket
@@ -92,28 +93,30 @@ class Setup:
         return self.gateway.post(path, {"model": self.gateway.model, **body})
 
 
-@pytest.fixture(scope="module", params=["cache_aware", "round_robin"])
+@pytest.fixture(scope="module", params=["cache_aware", "round_robin", "upstream"])
 def setup(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Setup]:
+    """A worker behind the gateway; with `upstream` it passes everything on to a second one."""
     folder = tmp_path_factory.mktemp("gateway")
     capture = folder / "generate.jsonl"
-    with (
-        running_worker(
-            "--tokenizer",
-            TOKENIZER,
-            "--token-ms",
-            "2",
-            "--vocab-size",
-            "4096",
-            "--capture",
-            capture,
-            "--log-level",
-            "debug",
-            log=folder / "worker.log",
-        ) as worker,
-        running_gateway(worker.address, log=folder / "smg.log", policy=request.param) as gateway,
-    ):
+    engine = ["--tokenizer", TOKENIZER, "--token-ms", "2", "--vocab-size", "4096"]
+    policy = request.param
+    with contextlib.ExitStack() as processes:
+        if policy == "upstream":
+            policy = "cache_aware"
+            below = processes.enter_context(
+                running_worker(*engine, "--log-level", "debug", log=folder / "upstream.log")
+            )
+            engine = ["--engine", "upstream", "--upstream", f"grpc://{below.address}"]
+        worker = processes.enter_context(
+            running_worker(
+                *engine, "--capture", capture, "--log-level", "debug", log=folder / "worker.log"
+            )
+        )
+        gateway = processes.enter_context(
+            running_gateway(worker.address, log=folder / "smg.log", policy=policy)
+        )
         yield Setup(worker, gateway, capture)
 
 
