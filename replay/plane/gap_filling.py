@@ -21,7 +21,7 @@ from replay.plane.gap_protocol import (
     request_frames,
 )
 from replay.plane.replay_buffer import ReplayBuffer
-from replay.plane.sockets import open_dealer, receive_frames
+from replay.plane.sockets import open_dealer, receive_frames, send_frames
 
 log = get_logger(__name__)
 
@@ -54,11 +54,11 @@ def _answer(socket: zmq.Socket[bytes], peer: bytes, gap: Gap, buffer: ReplayBuff
     size = 0
     if buffer is not None:
         for count, frames in enumerate(buffer.between(gap.first, gap.last), 1):
-            socket.send_multipart([peer, b"", *frames], zmq.DONTWAIT)
+            send_frames(socket, [peer, b"", *frames])
             size += len(frames[3])
             if count == ANSWER_MESSAGES or size >= ANSWER_BYTES:
                 break
-    socket.send_multipart([peer, *end_marker(gap.publisher_id)], zmq.DONTWAIT)
+    send_frames(socket, [peer, *end_marker(gap.publisher_id)])
 
 
 async def fill_gaps(
@@ -103,7 +103,7 @@ async def _fill(
 async def _ask(socket: zmq.Socket[bytes], gap: Gap) -> list[Message]:
     """Send one request and return its answer as far as it comes."""
     found: dict[int, Message] = {}
-    socket.send_multipart(request_frames(gap), zmq.DONTWAIT)
+    send_frames(socket, request_frames(gap))
     while True:
         with trio.move_on_after(SILENCE_SECONDS) as listening:
             frames = await receive_frames(socket)

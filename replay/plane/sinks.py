@@ -12,7 +12,7 @@ from replay.errors import JournalWriteError, ReplayError
 from replay.plane.codec import MessageEncoder
 from replay.plane.record_writer import RecordFileWriter
 from replay.plane.replay_buffer import ReplayBuffer
-from replay.plane.sockets import close_after_linger
+from replay.plane.sockets import close_after_linger, send_frames
 
 
 class SinkError(ReplayError):
@@ -58,7 +58,7 @@ class PlaneSink:
         self.next_sequence += 1
         if self._socket is not None:
             try:
-                self._socket.send_multipart(frames, zmq.DONTWAIT)
+                send_frames(self._socket, frames)
             except zmq.ZMQError as error:
                 raise SinkError(f"cannot send: {zmq.strerror(error.errno or 0)}") from error
             if self._replay_buffer is not None:

@@ -6,7 +6,7 @@ descriptor tells that the socket's state changed, not that a message is there, a
 use that signal up.  Two tasks on one socket therefore lose wake-ups.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import attrs
@@ -27,6 +27,7 @@ RECEIVE_HIGH_WATER_MARK = 10_000
 SHORTEST_LINGER_SECONDS = 0.1
 #: A publisher's host that vanished without a word is noticed after about a minute.
 _KEEPALIVE_IDLE_SECONDS, _KEEPALIVE_INTERVAL_SECONDS, _KEEPALIVE_PROBES = 30, 10, 3
+_MORE = zmq.SNDMORE | zmq.DONTWAIT
 #: A reader may start before its publisher; it should not hammer a port that nobody listens on.
 _RECONNECT_MS, _SLOWEST_RECONNECT_MS = 100, 1000
 
@@ -151,12 +152,38 @@ def _reading(socket: zmq.Socket[bytes], curve: ClientKeys | None) -> zmq.Socket[
     return socket
 
 
+def send_frames(socket: zmq.Socket[bytes], frames: Sequence[bytes]) -> None:
+    """Send one message without waiting.
+
+    pyzmq's `send_multipart` does the same; it looks at each frame's type and combines the flags
+    anew, which was measured to take two thirds of its time.  Raises `zmq.ZMQError`.
+    """
+    *others, last = frames
+    for frame in others:
+        socket.send(frame, _MORE)
+    socket.send(last, zmq.DONTWAIT)
+
+
+def take_frames(socket: zmq.Socket[bytes]) -> list[bytes]:
+    """Receive one message without waiting.
+
+    A frame that is not copied yet knows whether it is the last one, which `recv_multipart` asks
+    the socket for: half of its time.  Raises `zmq.Again` if there is no message.
+    """
+    frame = socket.recv(zmq.DONTWAIT, copy=False)
+    frames = [frame.bytes]
+    while frame.more:
+        frame = socket.recv(zmq.DONTWAIT, copy=False)
+        frames.append(frame.bytes)
+    return frames
+
+
 async def receive_frames(socket: zmq.Socket[bytes]) -> list[bytes]:
     """Receive one message.  Only one task may use *socket*, for anything."""
     await trio.lowlevel.checkpoint()
     while True:
         try:
-            return socket.recv_multipart(zmq.DONTWAIT)
+            return take_frames(socket)
         except zmq.Again:
             await trio.lowlevel.wait_readable(socket)
 

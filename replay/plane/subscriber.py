@@ -24,7 +24,7 @@ from replay.logger import get_logger
 from replay.plane.codec import MalformedMessageError, Message, decode_message
 from replay.plane.curve import ClientKeys
 from replay.plane.discovery import watch_publishers
-from replay.plane.sockets import open_sub, receive_frames
+from replay.plane.sockets import open_sub, receive_frames, take_frames
 
 log = get_logger(__name__)
 
@@ -178,7 +178,7 @@ class _Receiver:
         link = self.link
         for _ in range(MOST_AT_ONCE):
             try:
-                frames = socket.recv_multipart(zmq.DONTWAIT)
+                frames = take_frames(socket)
             except zmq.Again:
                 return messages, True
             if frames[0] != self._frame_0:

@@ -9,7 +9,7 @@ import zmq
 from zmq.utils import z85
 
 from replay.plane.curve import ServerKeys
-from replay.plane.sockets import receive_frames
+from replay.plane.sockets import receive_frames, send_frames
 
 _ENDPOINT = "inproc://zeromq.zap.01"
 _VERSION = b"1.0"
@@ -32,7 +32,7 @@ async def serve_zap(socket: zmq.Socket[bytes], keys: ServerKeys) -> None:
         while True:
             answer = zap_answer(await receive_frames(socket), keys)
             if answer is not None:
-                socket.send_multipart(answer, zmq.DONTWAIT)
+                send_frames(socket, answer)
 
 
 def zap_answer(frames: Sequence[bytes], keys: ServerKeys) -> list[bytes] | None:
