@@ -154,7 +154,7 @@ class Call:
         """Send the trailers.  Only the first call counts."""
         if not self.finished:
             self.finished = True
-            if not self.stream.closed:
+            if not self.stream.closed and self.ending is not Ending.CLOSED:
                 self.status = status
                 self._channel.finish(self.stream, status, self.trailing_metadata)
 

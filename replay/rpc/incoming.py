@@ -26,7 +26,10 @@ class Incoming:
 
     def feed(self, connection: ServerConnection, stream: RequestStream, limit: int | None) -> None:
         """Take what has come; a fault of the client's ends the call."""
-        self._body += connection.take_body(stream)
+        body = connection.take_body(stream)
+        if self.call.finished:
+            return  # the trailers wait for the client's window, and nobody reads any more
+        self._body += body
         self._ended = stream.remote_closed
         try:
             while len(self._body) >= 5:

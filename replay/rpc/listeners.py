@@ -87,10 +87,11 @@ class Listening:
         return [trio.SSLListener(listener, tls) for listener in plain]
 
     def close(self) -> None:
-        """Close the sockets; a Unix socket's file goes too."""
-        for bound in self.sockets:
+        """Close the sockets; a Unix socket's file goes too, but not one of a later server."""
+        sockets, self.sockets = self.sockets, []
+        for bound in sockets:
             bound.close()
-        if self.address.unix_path is not None:
+        if self.address.unix_path is not None and sockets:
             with suppress(OSError):
                 os.unlink(self.address.unix_path)
 

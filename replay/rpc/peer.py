@@ -180,6 +180,7 @@ class Peer:
 
     def finish(self, stream: RequestStream, status: Status, metadata: Iterable[Field] = ()) -> None:
         """Queue the trailers."""
+        self._end_wait(stream)
         self.connection.finish(stream, status.int_value, status.status_message, metadata)
         self._flush_soon()
 
@@ -209,12 +210,19 @@ class Peer:
             if refusal is not None:
                 refusal()
             elif stream.head.timeout is not None:
-                self._tasks.start_soon(self._expire, stream, trio.current_time())
+                stream.call = scope = trio.CancelScope()
+                deadline = trio.current_time() + stream.head.timeout
+                self._tasks.start_soon(self._expire, stream, scope, deadline)
 
-    async def _expire(self, stream: RequestStream, arrival: float) -> None:
-        """Enforce the deadline of a request that never becomes whole."""
-        await trio.sleep_until(arrival + (stream.head.timeout or 0.0))
-        if stream.call is None:
+    async def _expire(
+        self, stream: RequestStream, scope: trio.CancelScope, deadline: float
+    ) -> None:
+        """Enforce the deadline of a request that never becomes whole.
+
+        Until there is a call, *scope* stands for it: whatever else ends the wait cancels it.
+        """
+        with scope:
+            await trio.sleep_until(deadline)
             self.finish(stream, Status(StatusCode.DEADLINE_EXCEEDED, "deadline exceeded"))
 
     def on_piece(self, stream: RequestStream) -> None:
@@ -236,6 +244,7 @@ class Peer:
 
     def on_request(self, stream: RequestStream) -> None:
         """Start the call of a whole request, or refuse it."""
+        self._end_wait(stream)
         method = self.host.methods.get(stream.head.path)
         refusal = self._refusal(stream, method)
         if refusal is not None:
@@ -276,6 +285,12 @@ class Peer:
         self.connection.finish_http(stream, stream.head.http_status)
         self._flush_soon()
 
+    @staticmethod
+    def _end_wait(stream: RequestStream) -> None:
+        """End the task that waits for the rest of a request, if there is one."""
+        if isinstance(stream.call, trio.CancelScope):
+            stream.call.cancel()
+
     def _start(self, stream: RequestStream, method: Method, message: bytes) -> None:
         call = Call(self, stream, method, trio.current_time())
         stream.call = call
@@ -294,6 +309,7 @@ class Peer:
 
     def on_gone(self, stream: RequestStream) -> None:
         """End the call of a stream that was reset."""
+        self._end_wait(stream)
         call = stream.call.call if isinstance(stream.call, Incoming) else stream.call
         if isinstance(call, Call):
             call.cancel(Ending.RESET)
@@ -366,7 +382,12 @@ class Peer:
 
 
 def describe_fault(error: BaseException) -> dict[str, str]:
-    """Say where an exception came from, without its text, which may hold a prompt."""
+    """Say where an exception came from, without its text, which may hold a prompt.
+
+    A group stands for the first of its exceptions.
+    """
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -377,8 +398,19 @@ def describe_fault(error: BaseException) -> dict[str, str]:
     return {"error": type(error).__name__, "at": place}
 
 
-def refuse_connection(host: Host) -> bytes:
-    """Return what a client above the connection limit is told."""
+async def refuse_connection(host: Host, stream: trio.abc.Stream) -> None:
+    """Tell a client that there are too many; wait a moment for it to take that in.
+
+    A socket that is closed with unread bytes is reset, and a reset may overtake what was sent.
+    """
     connection = ServerConnection(host.limits, Peer(host))
     connection.refuse_new(frames.ENHANCE_YOUR_CALM, b"too many connections")
-    return b"".join(connection.out)
+    with (
+        trio.move_on_after(GOODBYE_SECONDS),
+        suppress(OSError, trio.BrokenResourceError, trio.ClosedResourceError),
+    ):
+        await stream.send_all(b"".join(connection.out))
+        if isinstance(stream, trio.abc.HalfCloseableStream):
+            await stream.send_eof()
+        while await stream.receive_some():
+            pass

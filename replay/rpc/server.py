@@ -19,7 +19,7 @@ from replay.logger import get_logger
 from replay.rpc.calls import Call, Ending, Method, methods_of
 from replay.rpc.http2 import Http2Limits
 from replay.rpc.listeners import Listening
-from replay.rpc.peer import Peer, refuse_connection
+from replay.rpc.peer import Peer, describe_fault, refuse_connection
 
 log = get_logger(__name__)
 
@@ -114,13 +114,14 @@ class Server:
     async def _serve_connection(self, stream: trio.abc.Stream) -> None:
         if len(self._peers) >= self.connection_limit:
             log.warning("connection refused", reason="too many", limit=self.connection_limit)
-            with trio.move_on_after(UNWIND_SECONDS):
-                await stream.send_all(refuse_connection(self))
+            await refuse_connection(self, stream)
             return  # serve_listeners closes the stream
         peer = Peer(self)
         self._peers.add(peer)
         try:
             await peer.run(stream)
+        except Exception as error:  # a fault of ours must not cost the other connections
+            log.error("connection failed", **describe_fault(error))
         finally:
             self._peers.discard(peer)
 
@@ -163,7 +164,8 @@ class Server:
 
     async def _wait_unwound(self) -> None:
         while self._calls:
-            self._idle = trio.Event()
+            if self._idle.is_set():  # otherwise another stop may wait for it too
+                self._idle = trio.Event()
             for call in self._calls:
                 call.standing = False  # now each counts
             await self._idle.wait()
