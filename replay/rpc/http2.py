@@ -307,15 +307,15 @@ class Connection(Generic[S]):
             if isinstance(body, bytes):
                 body = stream.body = bytearray(body)
             body += data[start:end]
+        stream.receive_window -= length
+        if stream.receive_window < 0:
+            self._stream_error(stream, frames.FLOW_CONTROL_ERROR)
+            return
         if flags & END_STREAM:
             stream.remote_closed = True
             if stream.buffered:
                 self._unbuffer(stream)
             self._on_data(stream, True)
-            return
-        stream.receive_window -= length
-        if stream.receive_window < 0:
-            self._stream_error(stream, frames.FLOW_CONTROL_ERROR)
             return
         stream.buffered += end - start
         self._buffered += end - start
@@ -394,10 +394,9 @@ class Connection(Generic[S]):
             self.send_window += increment
             if self.send_window > MAX_WINDOW:
                 raise ConnectionDeadError(frames.FLOW_CONTROL_ERROR, "window overflow")
-            for stream in list(self._blocked.values()):
-                if self.send_window <= 0:
-                    break
-                self._pump(stream)
+            while self._blocked and self.send_window > 0:
+                # A frame each, in turn: a long answer must not keep the others waiting.
+                self._pump(next(iter(self._blocked.values())), most=frames.DEFAULT_FRAME_SIZE)
             return
         stream = self.streams.get(stream_id)  # type: ignore[assignment]  # one name, one meaning
         if stream is None:
@@ -472,9 +471,13 @@ class Connection(Generic[S]):
         if self._settings_seen:
             self._count_ping()
         self._settings_seen = True
+        initial_window = self.peer_initial_window
         for key, value in SETTING.iter_unpack(payload):
             if key == frames.SETTING_INITIAL_WINDOW_SIZE:
-                self._set_initial_window(value)
+                if value > MAX_WINDOW:
+                    raise ConnectionDeadError(frames.FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE")
+                # Not applied yet: a frame may say it 2,730 times, and there may be 1,024 streams.
+                initial_window = value
             elif key == frames.SETTING_MAX_FRAME_SIZE:
                 if not 16384 <= value <= 16777215:
                     raise ConnectionDeadError(frames.PROTOCOL_ERROR, "MAX_FRAME_SIZE")
@@ -488,11 +491,12 @@ class Connection(Generic[S]):
                     raise ConnectionDeadError(frames.PROTOCOL_ERROR, "ENABLE_PUSH")
             elif key == frames.SETTING_MAX_CONCURRENT_STREAMS:
                 self.peer_max_streams = value
+        # The peer may hold us to its old values until it has read this.
         self.out.append(frames.frame(SETTINGS, ACK, 0))
+        if initial_window != self.peer_initial_window:
+            self._set_initial_window(initial_window)
 
     def _set_initial_window(self, value: int) -> None:
-        if value > MAX_WINDOW:
-            raise ConnectionDeadError(frames.FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE")
         change, self.peer_initial_window = value - self.peer_initial_window, value
         for stream in list(self.streams.values()):
             stream.send_window += change
@@ -580,20 +584,22 @@ class Connection(Generic[S]):
             last = END_HEADERS if at + limit >= len(block) else 0
             self.out.append(frames.frame(CONTINUATION, last, stream.id, block[at : at + limit]))
 
-    def _pump(self, stream: S) -> None:
-        """Send what the windows allow of what is pending."""
+    def _pump(self, stream: S, *, most: int = MAX_WINDOW) -> None:
+        """Send what the windows allow of what is pending, and not more than *most* of it."""
+        self._blocked.pop(stream.id, None)
         pending = stream.pending
         if pending is None:
             return
         self._has_spoken = True
         while pending:
-            length = min(len(pending), stream.send_window, self.send_window, self.peer_max_frame)
+            length = min(
+                len(pending), stream.send_window, self.send_window, self.peer_max_frame, most
+            )
             if length <= 0:
-                if stream.send_window > 0:
+                if stream.send_window > 0:  # behind all others that wait for the connection
                     self._blocked[stream.id] = stream
-                else:
-                    self._blocked.pop(stream.id, None)
                 return
+            most -= length
             stream.send_window -= length
             self.send_window -= length
             self.out += (
@@ -601,7 +607,6 @@ class Connection(Generic[S]):
                 bytes(pending[:length]),
             )
             del pending[:length]
-        self._blocked.pop(stream.id, None)
         stream.pending = None
         if stream.trailer is not None:
             self._end_now(stream)

@@ -191,7 +191,7 @@ class ServerConnection(Connection[RequestStream]):
             head = self._decode(block)
         stream = self.streams.get(stream_id)
         if stream is not None:
-            self._trailers(stream, flags)
+            self._trailers(stream, flags, head)
             return
         if not stream_id & 1:
             raise ConnectionDeadError(frames.PROTOCOL_ERROR, "a client's stream has an odd id")
@@ -241,10 +241,10 @@ class ServerConnection(Connection[RequestStream]):
         self._remember_early(stream_id)
         self.out.append(frames.rst_stream(stream_id, code))
 
-    def _trailers(self, stream: RequestStream, flags: int) -> None:
+    def _trailers(self, stream: RequestStream, flags: int, head: RequestHead | None) -> None:
         if stream.remote_closed:
             self._stream_error(stream, frames.STREAM_CLOSED)
-        elif not flags & END_STREAM:
+        elif not flags & END_STREAM or (head is not None and head.path):
             self._stream_error(stream, frames.PROTOCOL_ERROR)
         else:
             stream.remote_closed = True
