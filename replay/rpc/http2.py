@@ -398,7 +398,7 @@ class Connection(Generic[S]):
                 # A frame each, in turn: a long answer must not keep the others waiting.
                 self._pump(next(iter(self._blocked.values())), most=frames.DEFAULT_FRAME_SIZE)
             return
-        stream = self.streams.get(stream_id)  # type: ignore[assignment]  # one name, one meaning
+        stream = self.streams.get(stream_id)
         if stream is None:
             if self._is_idle(stream_id):
                 raise ConnectionDeadError(frames.PROTOCOL_ERROR, "WINDOW_UPDATE on an idle stream")
