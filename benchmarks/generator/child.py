@@ -108,10 +108,12 @@ async def run_part(part: Part, spec: LoadSpec) -> tuple[Sender, Work]:
 
     Raises TargetError, and ValueError for what cannot be sent."""
     async with trio.lowlevel.FdStream(os.dup(0)) as stdin, open_target(spec) as target:
-        model = await target.describe()
-        sender = Sender(spec, part.share, target, vocab_size=model.vocab_size)
+        vocab_size = spec.vocab_size
+        if vocab_size is None:
+            vocab_size = (await target.describe()).vocab_size
+        sender = Sender(spec, part.share, target, vocab_size=vocab_size)
         leave_garbage_alone()
-        say("ready", model=model.name)
+        say("ready")
         started = await _wait_start(stdin)
         async with trio.open_nursery() as helpers:
             helpers.start_soon(_end_with, stdin, helpers.cancel_scope)

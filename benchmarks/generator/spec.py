@@ -36,6 +36,8 @@ class LoadSpec:
     """For each process, of a gRPC target."""
     model: str | None = None
     """Of an OpenAI target; None: the first that it lists."""
+    vocab_size: int | None = None
+    """Ids of prompts are below this; None: the target is asked."""
     run: str = "load"
     """How the ids of its requests begin."""
 
