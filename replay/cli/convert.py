@@ -7,23 +7,32 @@ from typing import BinaryIO
 import click
 
 from replay.errors import ReplayError
-from replay.player.loading import load_side
+from replay.player.loading import Loaded, load_side
 from replay.player.observation import Observation
-from replay.player.to_script import NotScriptableError, script_lines
+from replay.player.to_script import NotScriptableError, has_recorded_moments, script_lines
+from replay.player.traces.fault import TraceError
+from replay.player.traces.formats import RECORDS, RESULTS
 
 
 @click.command("convert")
 @click.argument("source")
-@click.argument("output", type=click.File("wb", lazy=False), default="-")
+@click.option(
+    "-o",
+    "--output",
+    type=click.File("wb", lazy=False),
+    default="-",
+    metavar="SCRIPT",
+    help="Where the script is written.  [default: stdout]",
+)
 def convert_command(source: str, output: BinaryIO) -> None:
     """Turn the record files of a tap, or the results of a play, into a script of their answers.
 
-    A worker with `--script` then answers each request as it was answered, at the same moments. The
-    script goes to OUTPUT, or to stdout. What has no whole answer is left out and counted. Exit
-    codes: 0, 1 if nothing could be turned, 2 for a source that cannot be read.
+    A worker with `--script` then answers each request as it was answered, at the same moments. What
+    has no whole answer is left out and counted; a capture has no answers at all. Exit codes: 0, 1
+    if nothing could be turned, 2 for a source that cannot be read or has no answers.
     """
     try:
-        loaded = load_side(source)
+        loaded = _load(source)
     except ReplayError as error:
         raise click.UsageError(str(error)) from None
     except OSError as error:
@@ -31,19 +40,43 @@ def convert_command(source: str, output: BinaryIO) -> None:
     for note in loaded.notes:
         click.echo(f"{source}: {note}", err=True)
     left_out: Counter[str] = Counter()
-    written = 0
+    to_come = Counter(each.request_id for each in loaded.side.observations)
+    written = spread = 0
     for observation in loaded.side.observations:
-        lines = list(_lines(observation, left_out))
+        to_come[observation.request_id] -= 1
+        # Of an id that comes again each answer is used once, and the last one for all that follow.
+        times = 1 if to_come[observation.request_id] else None
+        lines = list(_lines(observation, times, left_out))
         output.writelines(lines)
         written += bool(lines)
-    for reason, number in left_out.most_common():
-        click.echo(f"left out {number}: {reason}", err=True)
-    click.echo(f"{written} request(s) written", err=True)
+        spread += bool(lines) and not has_recorded_moments(observation)
+    _say(written, spread, left_out)
     raise SystemExit(0 if written else 1)
 
 
-def _lines(observation: Observation, left_out: Counter[str]) -> Iterator[bytes]:
+def _load(source: str) -> Loaded:
+    loaded = load_side(source)
+    if loaded.format not in (RECORDS, RESULTS):
+        raise TraceError(0, f"is a {loaded.format}: it has no recorded answers", source=source)
+    return loaded
+
+
+def _lines(observation: Observation, times: int | None, left_out: Counter[str]) -> Iterator[bytes]:
     try:
-        yield from script_lines(observation)
+        yield from script_lines(observation, times=times)
     except NotScriptableError as error:
         left_out[str(error)] += 1
+
+
+def _say(written: int, spread: int, left_out: Counter[str]) -> None:
+    for reason, number in left_out.most_common():
+        click.echo(f"left out {number}: {reason}", err=True)
+    if spread:
+        click.echo(
+            f"of {spread} no moments of single chunks are known: their tokens are spread evenly "
+            "between the first and the last",
+            err=True,
+        )
+    if not written and not left_out:
+        click.echo("no record has a response: a tap records it with request_response", err=True)
+    click.echo(f"{written} request(s) written", err=True)

@@ -7,6 +7,7 @@ comes at a time, evenly between the first and the last.
 """
 
 import json
+from array import array
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -21,20 +22,33 @@ class NotScriptableError(Exception):
     """A record does not tell the answer.  The text is one of few reasons."""
 
 
-def script_lines(observation: Observation) -> Iterator[bytes]:
-    """Yield a line for each choice.  Raises NotScriptableError before the first."""
-    choices = observation.choices or (Choice(),)
+def script_lines(observation: Observation, *, times: int | None = None) -> Iterator[bytes]:
+    """Yield a line for each choice, to be used *times* times.
+
+    Raises NotScriptableError before the first.
+    """
+    choices = observation.choices or (Choice(token_ids=array("I")),)
     for choice in choices:
         if choice.is_truncated:
             raise NotScriptableError("only the first tokens were recorded")
         if choice.token_ids is None:
             raise NotScriptableError("the tokens were not recorded")
+    if [choice.index for choice in choices] != list(range(len(choices))):
+        raise NotScriptableError("not all of its choices were recorded")
     if observation.outcome is Outcome.UNKNOWN:
         raise NotScriptableError("how it ended is not known")
-    return (_line(observation, choice, alone=len(choices) == 1) for choice in choices)
+    alone = len(choices) == 1
+    return (_line(observation, choice, alone=alone, times=times) for choice in choices)
 
 
-def _line(observation: Observation, choice: Choice, *, alone: bool) -> bytes:
+def has_recorded_moments(observation: Observation) -> bool:
+    """Say whether the chunks of its script come when they came, or are spread over the time."""
+    moments = observation.chunk_offsets_ns or ()
+    one = len(observation.choices) <= 1
+    return not observation.output_tokens or (one and 0 < len(moments) <= observation.output_tokens)
+
+
+def _line(observation: Observation, choice: Choice, *, alone: bool, times: int | None) -> bytes:
     ids = [] if choice.token_ids is None else choice.token_ids.tolist()
     offsets = _offsets_ns(observation, len(ids), alone=alone)
     chunks = _spread(ids, len(offsets))
@@ -52,6 +66,8 @@ def _line(observation: Observation, choice: Choice, *, alone: bool) -> bytes:
         }
     else:
         values["finish_reason"] = _reason(observation, choice)
+    if times is not None:
+        values["times"] = times
     return json.dumps(values, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
 
 

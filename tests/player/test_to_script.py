@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from runs import observation
 
+from replay.engines.script_file import read_script
 from replay.player.answers import compare_answers
 from replay.player.observation import Choice, Observation, Outcome
-from replay.player.to_script import NotScriptableError, script_lines
+from replay.player.to_script import NotScriptableError, has_recorded_moments, script_lines
 from replay.player.traces.fault import Notes
 from replay.player.traces.lines import split_lines
 from replay.player.traces.options import ReadOptions
@@ -96,3 +97,38 @@ def test_what_was_not_recorded_whole_cannot_be_answered_again(
         script_lines(recorded)
     with pytest.raises(NotScriptableError, match="how it ended"):
         script_lines(observation(outcome=Outcome.UNKNOWN))
+
+
+def test_choices_with_a_hole_between_them_are_not_answered_again() -> None:
+    recorded = observation()
+    second = attrs.evolve(recorded.choices[0], index=2)
+    with pytest.raises(NotScriptableError, match="not all of its choices"):
+        script_lines(attrs.evolve(recorded, choices=(*recorded.choices, second)))
+
+
+def test_a_failure_before_any_token_is_a_failure() -> None:
+    failed = attrs.evolve(observation(outcome=Outcome.ERROR), choices=(), chunk_offsets_ns=None)
+    found = again(failed)
+    assert (found.outcome, found.output_tokens) == (Outcome.ERROR, 0)
+    assert has_recorded_moments(failed)
+
+
+def test_moments_are_known_of_one_choice_with_a_time_for_each_chunk() -> None:
+    recorded = attrs.evolve(observation(ids=(1, 2, 3)), chunk_offsets_ns=array("Q", (1, 2)))
+    assert has_recorded_moments(recorded)
+    assert not has_recorded_moments(attrs.evolve(recorded, chunk_offsets_ns=None))
+    second = attrs.evolve(recorded.choices[0], index=1)
+    assert not has_recorded_moments(attrs.evolve(recorded, choices=(*recorded.choices, second)))
+
+
+def test_the_lines_are_a_script_that_a_worker_takes() -> None:
+    recorded = observation(ids=(1, 2, 3))
+    second = attrs.evolve(recorded.choices[0], index=1)
+    several = attrs.evolve(recorded, choices=(*recorded.choices, second))
+    script = read_script([*script_lines(several, times=2), *script_lines(recorded)])
+    assert script.faults == []
+    assert [(choice.index, choice.times) for choice in script.choices] == [
+        (0, 2),
+        (1, 2),
+        (0, None),
+    ]
