@@ -119,7 +119,7 @@ class UpstreamEngine:
                 answer.respond(self._metadata.of(await answers.wait_head()))
                 passed = 0
                 while (packed := await answers.receive()) is not None:
-                    self._forward(packed, answer, passing)
+                    self._forward(packed, answer, passing, answers.received_at)
                     passed += 1
                     if answer.is_full or passed % BURST_MESSAGES == 0:
                         await answer.room()
@@ -174,14 +174,14 @@ class UpstreamEngine:
             finally:
                 set_trailers(self._metadata.of(answers.trailing_metadata))
 
-    def _forward(self, packed: bytes, answer: Answer, passing: _Passing) -> None:
+    def _forward(self, packed: bytes, answer: Answer, passing: _Passing, now: float) -> None:
         response: pb.GenerateResponse = _decoded(pb.GenerateResponse, packed)
         # With chunks before it, the end of a choice repeats their tokens.
         count = len(response.chunk.token_ids if passing.streams else response.complete.output_ids)
         if count:
             passing.is_begun = True
             passing.tokens += count
-            self._throughput.add(count, trio.current_time())
+            self._throughput.add(count, now)
         answer.forward(response, packed)
 
     async def _pass_one(self, name: str, message: Any, request: Call) -> Any:
