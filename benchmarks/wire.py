@@ -130,6 +130,10 @@ class Calls:
         """Count the open calls whose initial headers have arrived."""
         return sum(call.headers_seen for call in self._open.values())
 
+    def data_seen(self) -> int:
+        """Count the open calls of whose answer something has arrived."""
+        return sum(bool(call.parts) for call in self._open.values())
+
     def call(self, block: bytes, body: bytes) -> int:
         """Queue a request; return its stream id.
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import capture
+from benchmarks import capture, upstream
 from benchmarks.client import VaryingCalls
 from benchmarks.connections import Layout, Timing, measure
 from benchmarks.contenders import WORKER, Pace, command
@@ -113,3 +113,15 @@ def test_a_lost_line_is_noticed(worker, tmp_path: Path):
     play = functools.partial(play_h2load, streams=STREAMS, cores=CORES)
     capture.CountedPlay(play, {WORKER: path})(contender, 20)
     assert any("0 lines captured" in fault for fault in contender.faults)
+
+
+@needs_h2load
+@pytest.mark.slow
+def test_the_upstream_benchmark_gets_right_answers_through_its_proxies(tmp_path: Path):
+    results = tmp_path / "upstream.json"
+    assert upstream.main(["--quick", "--rounds=1", "--seconds=0.1", f"--json={results}"]) == 0
+    kept = json.loads(results.read_text())
+    assert kept["wrong_answers"] == []
+    assert [[row["server"] for row in table["rows"]] for table in kept["tables"]] == [
+        [upstream.DIRECT, upstream.PROXY, upstream.TAPPED]
+    ] * 3
