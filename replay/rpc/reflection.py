@@ -50,7 +50,7 @@ def _answer(message: Any, pb: Any, known: list[str]) -> Any:
         elif kind == "file_by_filename":
             _add_files(response, POOL.FindFileByName(message.file_by_filename))
         elif kind == "file_containing_symbol":
-            _add_files(response, POOL.FindFileContainingSymbol(message.file_containing_symbol))
+            _add_files(response, _file_of(message.file_containing_symbol))
         elif kind in ("file_containing_extension", "all_extension_numbers_of_type"):
             _fail(response, StatusCode.NOT_FOUND, "there are no extensions")
         else:
@@ -58,6 +58,14 @@ def _answer(message: Any, pb: Any, known: list[str]) -> Any:
     except KeyError:
         _fail(response, StatusCode.NOT_FOUND, "no such file or symbol")
     return response
+
+
+def _file_of(symbol: str) -> FileDescriptor:
+    """Find the file of a symbol.  Raises KeyError."""
+    try:
+        return POOL.FindFileContainingSymbol(symbol)
+    except KeyError:  # the pool finds methods by another name of its own
+        return POOL.FindMethodByName(symbol).containing_service.file
 
 
 def _add_files(response: Any, file: FileDescriptor) -> None:

@@ -142,6 +142,8 @@ class Server:
         for listening in self._listening:
             listening.close()
         self.refuse_new_calls()
+        # Calls that wait for what was just said, a watch on health above all, hear it first.
+        await trio.lowlevel.cancel_shielded_checkpoint()
         try:
             if self._has_work():
                 with trio.move_on_after(grace_seconds):
