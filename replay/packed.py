@@ -6,7 +6,7 @@ reads is never unpacked at all, which also keeps a float32 a float32.
 """
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, Final, TypeAlias, overload
 
 import msgpack
@@ -104,20 +104,17 @@ class Packed:
         return "<Packed>"
 
 
-#: Ids that are Python integers at a time.  A million at once take 36 MB, and half as long again.
-_IDS_AT_ONCE: Final = 16384
+#: Ids that are Python integers at a time: about a millisecond.  A million at once take 36 MB, and
+#: half as long again.
+IDS_AT_ONCE: Final = 16384
 
 
-def _pack_ids(ids: Sequence[int]) -> bytes:
-    count = len(ids)
-    if count <= _IDS_AT_ONCE:
-        packed: bytes = msgpack.packb(ids[:])
-        return packed
-    pieces = [array_header(count)]
-    for start in range(0, count, _IDS_AT_ONCE):
-        piece = ids[start : start + _IDS_AT_ONCE]
-        pieces.append(msgpack.packb(piece)[len(array_header(len(piece))) :])
-    return b"".join(pieces)
+def _packed_pieces(ids: Sequence[int]) -> Iterator[bytes]:
+    """Yield the MessagePack array of *ids* in pieces."""
+    yield array_header(len(ids))
+    for start in range(0, len(ids), IDS_AT_ONCE):
+        piece = ids[start : start + IDS_AT_ONCE]
+        yield msgpack.packb(piece)[len(array_header(len(piece))) :]
 
 
 class TokenIds(Sequence[int]):
@@ -146,11 +143,30 @@ class TokenIds(Sequence[int]):
         Packing them while they are at hand as Python integers costs half of doing it later.  They
         must be unsigned 32-bit ids, which is not checked.
         """
-        packed = cls.__new__(cls)
-        packed._array = None
-        packed._packed = _pack_ids(ids)
-        packed._count = len(ids)
-        return packed
+        count = len(ids)
+        if count > IDS_AT_ONCE:
+            return cls._of_packed(b"".join(_packed_pieces(ids)), count)
+        return cls._of_packed(msgpack.packb(ids[:]), count)
+
+    @classmethod
+    def packing_in_pieces(cls, ids: Sequence[int]) -> Generator[None, None, "TokenIds"]:
+        """Do what `packing` does, and yield after each piece, for a caller with other work.
+
+        *ids* must not change meanwhile.
+        """
+        pieces = []
+        for piece in _packed_pieces(ids):
+            pieces.append(piece)
+            yield
+        return cls._of_packed(b"".join(pieces), len(ids))
+
+    @classmethod
+    def _of_packed(cls, packed: bytes, count: int) -> "TokenIds":
+        made = cls.__new__(cls)
+        made._array = None
+        made._packed = packed
+        made._count = count
+        return made
 
     @property
     def array(self) -> Ids:

@@ -1,13 +1,24 @@
 """Values kept in MessagePack form."""
 
+import math
 from array import array
+from collections.abc import Iterator
 
 import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.packed import Packed, TokenIds, array_header, map_header, pack, pack_float32, unpack
+from replay.packed import (
+    IDS_AT_ONCE,
+    Packed,
+    TokenIds,
+    array_header,
+    map_header,
+    pack,
+    pack_float32,
+    unpack,
+)
 
 U32 = st.integers(0, 2**32 - 1)
 #: Every width that MessagePack has for an unsigned 32-bit number, at both ends.
@@ -24,6 +35,19 @@ def test_ids_are_packed_as_msgpack_packs_a_list(ids: list[int]) -> None:
 def test_many_ids_are_packed_in_pieces_to_the_same_bytes(count: int) -> None:
     ids = [number * 7919 % 2**32 for number in range(count)]
     assert TokenIds.packing(ids).packed == msgpack.packb(ids)
+
+
+@pytest.mark.parametrize("count", [0, 1, IDS_AT_ONCE, IDS_AT_ONCE + 1, 70_000])
+def test_packing_in_pieces_stops_after_each_of_them(count: int) -> None:
+    ids = [number * 7919 % 2**32 for number in range(count)]
+    made = []
+
+    def packing() -> Iterator[None]:
+        made.append((yield from TokenIds.packing_in_pieces(ids)))
+
+    assert len(list(packing())) == 1 + math.ceil(count / IDS_AT_ONCE)
+    assert made[0].packed == msgpack.packb(ids)
+    assert len(made[0]) == count
 
 
 def test_each_width_of_an_id_is_the_shortest() -> None:

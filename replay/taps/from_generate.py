@@ -91,18 +91,20 @@ def from_generate(
     message: pb.GenerateRequest,
     *,
     model: Model,
+    token_ids: TokenIds | None = None,
     metadata_allowed: Sequence[tuple[bytes, bytes]] = (),
     health_check: bool = False,
 ) -> Request:
     """Make a request of *message*.
 
-    *metadata_allowed* is what the configuration allows of the call's metadata, names in lower case.
+    *token_ids* are the message's if somebody has packed them.  *metadata_allowed* is what the
+    configuration allows of the call's metadata, names in lower case.
     The message must not be changed as long as the request has not been packed.
     """
     parts = _parts(message.sampling_params.SerializeToString())
     return Request(
         model=model.name,
-        token_ids=TokenIds.packing(message.tokenized.input_ids),
+        token_ids=token_ids or TokenIds.packing(message.tokenized.input_ids),
         multi_modal_data=_media(message),
         stop_conditions=parts.stop_conditions,
         sampling_options=parts.sampling_options,

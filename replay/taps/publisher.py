@@ -23,8 +23,9 @@ log = get_logger(__name__)
 HARD_STOP_SECONDS: Final = 0.5
 #: A broken consumer would otherwise write a line for each record.
 WARNING_SECONDS: Final = 10.0
-#: Sinks mostly do not wait.  After this many records the requests get a turn.
-RECORDS_PER_TURN: Final = 16
+#: Sinks mostly do not wait.  After records of so many bytes the requests get a turn: some
+#: milliseconds at most, whether they are many or long.
+BYTES_PER_TURN: Final = 1 << 17
 
 
 class EnvelopeSink(Protocol):
@@ -76,20 +77,23 @@ class Publisher:
 
     async def _publish_all(self) -> None:
         tap = self._tap
-        in_this_turn = 0
+        left = BYTES_PER_TURN
         while trio.current_time() < self._drain_deadline:
             record = tap.take()
             if record is None:
                 if tap.is_closed:
                     return
                 await tap.wait_queued()
-                in_this_turn = 0
+                left = BYTES_PER_TURN
                 continue
             await self._publish(record)
-            in_this_turn += 1
-            if in_this_turn == RECORDS_PER_TURN:
-                in_this_turn = 0
+            left -= record.size
+            if left <= 0:
+                queued_bytes = tap.queued_bytes
                 await trio.lowlevel.checkpoint()
+                # Requests that had a long turn have queued as much: else a loop that is busy would
+                # fill the queue, however fast its records could be published.
+                left = max(BYTES_PER_TURN, tap.queued_bytes - queued_bytes)
 
     async def _publish(self, record: Record) -> None:
         tap = self._tap

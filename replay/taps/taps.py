@@ -5,8 +5,11 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+import trio
+
 from replay.config.model import TapConfig
 from replay.engines.base import Generation, Model
+from replay.packed import IDS_AT_ONCE, TokenIds
 from replay.request import Request
 from replay.taps.filters import Projection, has_media
 from replay.taps.from_generate import from_generate, is_probe
@@ -18,6 +21,17 @@ from replay.taps.tap import MirroredRequest, Tap
 
 def _never_cancelled() -> bool:
     return False
+
+
+async def _pack_in_turns(ids: Sequence[int]) -> TokenIds:
+    packing = TokenIds.packing_in_pieces(ids)
+    while True:
+        try:
+            next(packing)
+        except StopIteration as done:
+            packed: TokenIds = done.value
+            return packed
+        await trio.lowlevel.cancel_shielded_checkpoint()
 
 
 class _Place(NamedTuple):
@@ -94,7 +108,7 @@ class Taps:
             is_cancelled=is_cancelled,
         )
 
-    def record_generate(
+    async def record_generate(
         self,
         generation: Generation,
         model: Model,
@@ -105,7 +119,9 @@ class Taps:
     ) -> Recording:
         """Return the recording of a worker's request, as `record` does.
 
-        A `Request` is only made if a tap wants it.
+        A `Request` is only made if a tap wants it.  Other requests get their turns while a long
+        prompt is packed, and a cancel waits until it is: also a request that is cancelled here has
+        its records.
         """
         message = generation.message
         request_id = generation.request_id
@@ -114,8 +130,12 @@ class Taps:
         )
         if not wanting or is_probe(request_id, generation.metadata):
             return NOT_RECORDED
+        ids = message.tokenized.input_ids
         request = from_generate(
-            message, model=model, metadata_allowed=self._allowed.of(generation.metadata)
+            message,
+            model=model,
+            token_ids=await _pack_in_turns(ids) if len(ids) > IDS_AT_ONCE else None,
+            metadata_allowed=self._allowed.of(generation.metadata),
         )
         return self._recording(
             wanting,

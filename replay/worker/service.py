@@ -137,7 +137,7 @@ class Scheduler:
         arrival_ns = time.monotonic_ns() - age_ns
         recording = NOT_RECORDED
         if self._taps is not None:
-            recording = self._taps.record_generate(
+            recording = await self._taps.record_generate(
                 generation,
                 model,
                 arrival_unix_ns=time.time_ns() - age_ns,

@@ -14,7 +14,7 @@ import trio.testing
 from replay._proto import tokenspeed_scheduler_pb2 as pb
 from replay.config.model import ResponseConfig, TapCapture, TapConfig
 from replay.engines.base import Generation, Model
-from replay.packed import Packed, TokenIds
+from replay.packed import IDS_AT_ONCE, Packed, TokenIds
 from replay.request import Request, SamplingOptions
 from replay.taps.envelope import ShadowEnvelope
 from replay.taps.publisher import run_publishers
@@ -175,14 +175,14 @@ def test_what_no_tap_wants_is_not_touched() -> None:
     assert [tap.next_seq for tap in taps] == [0, 0]
 
 
-def test_rule_26_a_probe_is_never_mirrored_and_not_counted() -> None:
+async def test_rule_26_a_probe_is_never_mirrored_and_not_counted() -> None:
     taps = Taps([joined(), plain()])
     assert taps.record(a_request(health_check=True)) is NOT_RECORDED
     message = pb.GenerateRequest(request_id="HEALTH_CHECK_1")
-    assert taps.record_generate(generation(message), MODEL) is NOT_RECORDED
+    assert await taps.record_generate(generation(message), MODEL) is NOT_RECORDED
     header = [(b"x-health-check", b"1")]
     probe = generation(pb.GenerateRequest(request_id="r"), metadata=header)
-    assert taps.record_generate(probe, MODEL) is NOT_RECORDED
+    assert await taps.record_generate(probe, MODEL) is NOT_RECORDED
     assert [tap.skipped for tap in taps] == [0, 0]
 
 
@@ -199,13 +199,13 @@ def generation(message: pb.GenerateRequest, **changes: Any) -> Generation:
     return Generation(**values)
 
 
-def test_a_workers_request_is_mirrored_with_what_the_configuration_allows() -> None:
+async def test_a_workers_request_is_mirrored_with_what_the_configuration_allows() -> None:
     taps = Taps([joined()], metadata_allow=("X-Claude-Code-*",))
     message = pb.GenerateRequest(request_id="r-9", stream=True)
     message.tokenized.input_ids.extend([5, 6])
     message.sampling_params.n = 2
     metadata = [(b"authorization", b"secret"), (b"x-claude-code-session-id", b"s-1")]
-    with taps.record_generate(generation(message, metadata=metadata), MODEL) as recording:
+    with await taps.record_generate(generation(message, metadata=metadata), MODEL) as recording:
         recording.observe([9], 0, "length")
         recording.observe([8], 1, "eos")
         recording.end()
@@ -220,17 +220,58 @@ def test_a_workers_request_is_mirrored_with_what_the_configuration_allows() -> N
     assert record.response.outcome is Outcome.COMPLETE
 
 
-def test_without_allowed_metadata_a_workers_request_shows_none() -> None:
+async def test_others_get_their_turns_while_a_long_prompt_is_packed() -> None:
+    taps = Taps([joined()])
+    message = pb.GenerateRequest(request_id="r")
+    message.tokenized.input_ids.extend(range(10 * IDS_AT_ONCE))
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    async with trio.open_nursery() as others:
+        others.start_soon(count_turns)
+        with await taps.record_generate(generation(message), MODEL):
+            seen = turns
+        others.cancel_scope.cancel()
+    assert seen >= 10
+    (tap,) = taps
+    assert only_record(tap).request.token_ids == list(range(10 * IDS_AT_ONCE))
+
+
+async def test_a_request_that_is_cancelled_while_it_is_packed_has_its_record() -> None:
+    taps = Taps([joined()])
+    message = pb.GenerateRequest(request_id="r")
+    message.tokenized.input_ids.extend(range(3 * IDS_AT_ONCE))
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        recording = await taps.record_generate(
+            generation(message), MODEL, is_cancelled=lambda: scope.cancel_called
+        )
+        with recording:
+            await trio.lowlevel.checkpoint()
+    assert scope.cancelled_caught
+    (tap,) = taps
+    record = only_record(tap)
+    assert record.response is not None
+    assert record.response.outcome is Outcome.CANCELLED
+    assert len(record.request.token_ids) == 3 * IDS_AT_ONCE
+
+
+async def test_without_allowed_metadata_a_workers_request_shows_none() -> None:
     taps = Taps([joined()])
     metadata = [(b"x-claude-code-session-id", b"s-1")]
     made = generation(pb.GenerateRequest(request_id="r"), metadata=metadata)
-    with taps.record_generate(made, MODEL):
+    with await taps.record_generate(made, MODEL):
         pass
     (tap,) = taps
     assert b"s-1" not in only_record(tap).packed_request
 
 
-def test_selection_sees_a_workers_request_as_it_is() -> None:
+async def test_selection_sees_a_workers_request_as_it_is() -> None:
     taps = Taps(
         [
             joined("media", filters=("skip-multimodal",)),
@@ -241,7 +282,7 @@ def test_selection_sees_a_workers_request_as_it_is() -> None:
     message = pb.GenerateRequest(request_id="r")
     message.tokenized.input_ids.extend([5, 6])
     message.mm_inputs.items.add()
-    assert taps.record_generate(generation(message), MODEL) is NOT_RECORDED
+    assert await taps.record_generate(generation(message), MODEL) is NOT_RECORDED
     assert [tap.skipped for tap in taps] == [1, 1, 1]
 
 
