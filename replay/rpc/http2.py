@@ -68,6 +68,12 @@ class Http2Limits:
     connection_window: int = 16 << 20
 
 
+#: SETTINGS in a burst, and in a second.  Clients that fit their windows to the link send a few; each
+#: may touch every stream, so that thousands of them would keep the loop busy.
+SETTINGS_BURST = 200
+SETTINGS_PER_SECOND = 20.0
+
+
 class ConnectionDeadError(Exception):
     """The connection is over.  `code` is the HTTP/2 error code that the GOAWAY carries."""
 
@@ -172,6 +178,7 @@ class Connection(Generic[S]):
         self._pings = Bucket(limits.idle_pings, 1.0)
         #: Whether DATA or HEADERS were sent since the last PING that counted.
         self._has_spoken = False
+        self._settings = Bucket(SETTINGS_BURST, SETTINGS_PER_SECOND)
         self._resets = Bucket(limits.reset_burst, limits.resets_per_second)
         #: Closed before the peer had ended them: frames that were on their way are no error.
         self._closed_early: dict[int, None] = {}
@@ -470,6 +477,8 @@ class Connection(Generic[S]):
             raise ConnectionDeadError(frames.FRAME_SIZE_ERROR, "SETTINGS")
         if self._settings_seen:
             self._count_ping()
+            if not self._settings.take(self._now):
+                raise ConnectionDeadError(frames.ENHANCE_YOUR_CALM, "too many settings")
         self._settings_seen = True
         initial_window = self.peer_initial_window
         for key, value in SETTING.iter_unpack(payload):
