@@ -106,7 +106,7 @@ class Answer:
     """What has come on one stream."""
 
     fields: dict[str, str] = attrs.Factory(dict)
-    body: bytes = b""
+    body: bytearray = attrs.Factory(bytearray)
     ended: bool = False
     reset: int | None = None
 
@@ -119,7 +119,7 @@ class Answer:
         found, at = [], 0
         while at < len(self.body):
             length = int.from_bytes(self.body[at + 1 : at + 5], "big")
-            found.append(BytesValue.FromString(self.body[at + 5 : at + 5 + length]).value)
+            found.append(BytesValue.FromString(bytes(self.body[at + 5 : at + 5 + length])).value)
             at += 5 + length
         return found
 
