@@ -310,14 +310,14 @@ class Peer:
     def on_gone(self, stream: RequestStream) -> None:
         """End the call of a stream that was reset."""
         self._end_wait(stream)
-        call = stream.call.call if isinstance(stream.call, Incoming) else stream.call
-        if isinstance(call, Call):
+        call = _call_of(stream)
+        if call is not None:
             call.cancel(Ending.RESET)
 
     def on_drained(self, stream: RequestStream) -> None:
         """Wake the call that waited for the client's window."""
-        call = stream.call
-        if isinstance(call, Call) and call in self._waiting and not self.is_clogged:
+        call = _call_of(stream)
+        if call is not None and call in self._waiting and not self.is_clogged:
             self._waiting.discard(call)
             call.room_again()
 
@@ -379,6 +379,12 @@ class Peer:
             Ending.DEADLINE: Status(StatusCode.DEADLINE_EXCEEDED, "deadline exceeded"),
             Ending.SHUTDOWN: Status(StatusCode.UNAVAILABLE, "the server shuts down"),
         }.get(ending, Status(StatusCode.CANCELLED, ending.value))
+
+
+def _call_of(stream: RequestStream) -> Call | None:
+    """Return the call that a stream has; None while its request is not whole."""
+    call = stream.call.call if isinstance(stream.call, Incoming) else stream.call
+    return call if isinstance(call, Call) else None
 
 
 def describe_fault(error: BaseException) -> dict[str, str]:
