@@ -32,6 +32,9 @@ PUBLISHER_ID = 2**52 + 1
 ARRIVAL_UNIX_NS = 1_764_500_000_000_000_000
 #: Records that are offered before the publisher gets a turn, as of requests that end together.
 BATCH = 16
+#: Room for the probes that the reader has not taken when the records begin: none of these may be
+#: dropped, since a reader counts them.
+PROBES = 10_000
 #: Long enough to be no record, short enough to cost nothing.
 PROBE = [TOPIC.encode(), b"probe"]
 
@@ -109,7 +112,7 @@ def _wait_for_reader(socket: zmq.Socket[bytes], endpoint: str, control: Connecti
 def _publish_bare(tokens: int, records: int, control: Connection) -> None:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     socket = context.socket(zmq.PUB)
-    socket.sndhwm = records
+    socket.sndhwm = records + PROBES
     port = socket.bind_to_random_port("tcp://127.0.0.1")
     record = plain_record(tokens)
     topic, publisher_id = TOPIC.encode(), struct.pack(">Q", PUBLISHER_ID)
@@ -135,7 +138,7 @@ def _publish_bare(tokens: int, records: int, control: Connection) -> None:
 
 async def _publish_ours(tokens: int, records: int, control: Connection) -> None:
     async with open_context(term_seconds=5) as context:
-        bound = bind_pub(context, "127.0.0.1", None, high_water_mark=records)
+        bound = bind_pub(context, "127.0.0.1", None, high_water_mark=records + PROBES)
         _wait_for_reader(bound.socket, f"tcp://127.0.0.1:{bound.port}", control)
         source = tap()
         sink = PlaneSink(TOPIC, PUBLISHER_ID, socket=bound.socket)

@@ -1,4 +1,4 @@
-"""Another Trio program that mirrors its own requests; it owns the nursery and ends it by cancelling.
+"""Another Trio program that mirrors its own requests, and ends the runtime by cancelling it.
 
     python examples/embed_in_trio_app.py [RECORD_FILE]
 
