@@ -68,8 +68,8 @@ class Http2Limits:
     connection_window: int = 16 << 20
 
 
-#: SETTINGS in a burst, and in a second.  Clients that fit their windows to the link send a few; each
-#: may touch every stream, so that thousands of them would keep the loop busy.
+#: SETTINGS in a burst, and in a second.  Clients that fit their windows to the link send a few;
+#: each may touch every stream, so that thousands of them would keep the loop busy.
 SETTINGS_BURST = 200
 SETTINGS_PER_SECOND = 20.0
 
