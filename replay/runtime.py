@@ -26,7 +26,7 @@ from replay.engines.base import Engine, Model
 from replay.engines.build import build_engines, put_script_over
 from replay.engines.methods import GENERATE, SERVICE_NAME
 from replay.engines.script_source import load_script, script_warnings
-from replay.errors import ReplayError
+from replay.errors import ConfigError, ReplayError
 from replay.logger import get_logger
 from replay.metrics import WorkerMetrics, build_registry
 from replay.mirror import open_mirror
@@ -131,6 +131,9 @@ async def open_runtime(config: Config, *, engine: Engine | None = None) -> Async
         raise ReplayError("replay runs on Linux only")
     check_config(config)
     worker = config.worker
+    if worker.processes > 1:
+        text = "worker.processes: a runtime is one process; `replay serve` starts more"
+        raise ConfigError([text])
     engines = _engines(config, engine)
     tls = None
     if worker.tls is not None:

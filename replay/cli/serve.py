@@ -5,7 +5,7 @@ text is read by the same rules as the file, so that everything wrong is told at 
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import click
@@ -15,6 +15,9 @@ from replay.config import Config, as_plain, find_warnings, load_config
 from replay.config.problems import Path, Setting
 from replay.errors import ConfigError
 from replay.log import LogFormat, LogLevel, configure_logging
+
+if TYPE_CHECKING:
+    from replay.cli.supervised import SupervisorLine
 
 log = structlog.get_logger()
 
@@ -44,6 +47,7 @@ FLAGS = (
     Flag("--host", "worker.host", "ADDRESS", "Where the workers listen, or unix:/path."),
     Flag("--grpc-base-port", "worker.grpc_base_port", "PORT", "First port; 0 picks free ones."),
     Flag("--grpc-count", "worker.grpc_count", "N", "Number of workers, a port each."),
+    Flag("--processes", "worker.processes", "N", "Processes that share the workers."),
     Flag("--model", "worker.model", "NAME", "Name of the served model."),
     Flag("--tokenizer", "worker.tokenizer", "FOLDER", "Tokenizer that gateways may fetch."),
     Flag("--engine", "worker.engine.kind", "NAME", "canned, realistic or upstream."),
@@ -109,6 +113,7 @@ def _with_flags(command: Callable[..., None]) -> Callable[..., None]:
     show_default=True,
     help="auto: for people on a terminal, JSON lines otherwise.",
 )
+@click.option("--supervised", type=int, nargs=2, hidden=True, help="Number, open descriptor.")
 @click.pass_context
 def serve(
     context: click.Context,
@@ -116,12 +121,16 @@ def serve(
     file: str | None,
     log_level: LogLevel,
     log_format: LogFormat,
+    supervised: tuple[int, int] | None,
     **values: str | bool | None,
 ) -> None:
     """Run gRPC workers that a gateway takes for engines.
 
     SIGTERM or SIGINT ends them within the grace, a second one at once.  SIGHUP opens the capture
     again.  Exit codes: 0 clean stop, 1 failure at run time, 2 wrong usage or configuration.
+
+    With --processes each has a part of the workers; ports and signals are as with one.  When one
+    ends by itself, all do.
     """
     given = [
         (flag.setting, "true" if value is True else str(value))
@@ -134,12 +143,29 @@ def serve(
         click.echo(error, err=True)
         context.exit(2)
     configure_logging(log_level, log_format)
+    # Trio, the HTTP/2 connection and all that hangs on it are not needed to refuse a flag.
+    if supervised is not None:
+        from replay.cli.supervised import SupervisorLine
+
+        line = SupervisorLine.inherited(*supervised)
+        structlog.contextvars.bind_contextvars(process=line.number)
+        context.exit(_run(config, line))
     for section, value in as_plain(config).items():
         log.info("configuration", section=section, value=value)
     for warning in find_warnings(config):
         log.warning(warning)
-    # Trio, the HTTP/2 connection and all that hangs on it are not needed to refuse a flag.
+    if config.worker.processes == 1:
+        context.exit(_run(config))
+    import trio
+
+    from replay.cli.supervisor import Supervisor
+
+    options = ["--log-level", log_level, "--log-format", log_format]
+    context.exit(trio.run(Supervisor(config, options).run))
+
+
+def _run(config: Config, line: "SupervisorLine | None" = None) -> int:
     from replay.cli.stopping import run
     from replay.runtime import open_runtime
 
-    context.exit(run(open_runtime, config))
+    return run(open_runtime, config, line=line)

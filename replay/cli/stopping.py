@@ -14,6 +14,7 @@ import click
 import structlog
 import trio
 
+from replay.cli.supervised import SupervisorLine
 from replay.config import Config
 from replay.errors import BindError, ConfigError, FileOpenError
 
@@ -45,8 +46,11 @@ class _Watched:
     runtime: StartedRuntime | None = None
 
 
-def run(open_runtime: OpenRuntime, config: Config) -> int:
+def run(open_runtime: OpenRuntime, config: Config, *, line: SupervisorLine | None = None) -> int:
     """Serve *config* until a signal ends it, and return the exit code of the command.
+
+    With *line* this is one of several processes: their supervisor says where they listen, and its
+    end is an orderly stop as well.
 
     0: an orderly stop; 1: a failure at run time, or a stop that was not orderly; 2: nothing could
     start because of the configuration or the capture.
@@ -55,7 +59,7 @@ def run(open_runtime: OpenRuntime, config: Config) -> int:
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     code = 0
     try:
-        code = 0 if trio.run(run_until_stopped, open_runtime, config) else 1
+        code = 0 if trio.run(run_until_stopped, open_runtime, config, line) else 1
     except* (ConfigError, FileOpenError) as group:
         _say(group)
         code = 2
@@ -76,7 +80,9 @@ def _say(group: BaseExceptionGroup[BaseException]) -> None:
             click.echo(error, err=True)
 
 
-async def run_until_stopped(open_runtime: OpenRuntime, config: Config) -> bool:
+async def run_until_stopped(
+    open_runtime: OpenRuntime, config: Config, line: SupervisorLine | None = None
+) -> bool:
     """Serve *config* until a signal ends it; return whether the stop was an orderly one.
 
     Needs the main thread.  What `open_runtime` raises comes out in an exception group.
@@ -86,10 +92,21 @@ async def run_until_stopped(open_runtime: OpenRuntime, config: Config) -> bool:
         await signals.start(_watch, watched, signals)
         with watched.serving:
             async with open_runtime(config) as watched.runtime:
-                log.info("listening", addresses=watched.runtime.addresses)
+                if line is None:
+                    log.info("listening", addresses=watched.runtime.addresses)
+                else:
+                    line.tell(watched.runtime.addresses)
+                    signals.start_soon(_stop_without, line, watched)
                 await watched.shutdown.wait()
         signals.cancel_scope.cancel()
     return not watched.serving.cancelled_caught
+
+
+async def _stop_without(line: SupervisorLine, watched: _Watched) -> None:
+    await line.wait_gone()
+    if not watched.shutdown.is_set():
+        log.warning("stop requested", signal="the supervisor has gone")
+        watched.shutdown.set()
 
 
 async def _watch(

@@ -51,6 +51,10 @@ def find_warnings(config: Config) -> list[str]:
     warnings = []
     if worker.capture is not None and worker.grpc_count == 0:
         warnings.append("worker.capture: nothing will be captured, because grpc_count is 0")
+    if worker.processes > 1 and worker.script is not None:
+        warnings.append(
+            "worker.script: each process counts for itself how often a line has been used"
+        )
     if worker.capture_extended and worker.capture is None:
         warnings.append("worker.capture_extended: there is no worker.capture to extend")
     if isinstance(worker.engine, UpstreamConfig) and not worker.overrides:

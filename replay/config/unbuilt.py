@@ -14,7 +14,6 @@ from replay.config.problems import Fault, Path, quoted
 #: Key → the values that are refused; an empty tuple refuses every value but the default.  `*`
 #: stands for any key of a mapping.
 UNBUILT: Mapping[str, tuple[str, ...]] = {
-    "worker.processes": (),
     "http.admin": (),
     "http.token_file": (),
 }

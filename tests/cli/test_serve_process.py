@@ -63,6 +63,19 @@ def connects(address: str) -> bool:
     return True
 
 
+def free_range(count: int) -> int:
+    """Return the first of so many ports that were free a moment ago."""
+    while True:
+        with socket.create_server(("127.0.0.1", 0)) as first:
+            base: int = first.getsockname()[1]
+        try:
+            for port in range(base, base + count):
+                socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            continue
+        return base
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_says_where_it_listens_on_stderr_and_ends_with_0(number: int) -> None:
     with serving("--grpc-base-port", "0", "--grpc-count", "2") as (process, log):
@@ -93,8 +106,8 @@ def test_an_ipv6_address_is_told_in_brackets() -> None:
 
 def test_a_port_in_use_is_named_and_nothing_stays_bound() -> None:
     """The second port of the range is taken, so the first must be free again."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    port = free_range(2) + 1
+    with socket.create_server(("127.0.0.1", port)):
         code, out, err = refused("--grpc-base-port", str(port - 1), "--grpc-count", "2")
         assert (code, out) == (1, "")
         assert f"127.0.0.1:{port}" in err

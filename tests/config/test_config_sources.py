@@ -11,6 +11,7 @@ from replay.config import (
     CannedConfig,
     Config,
     EngineConfig,
+    HttpConfig,
     KvEventsWire,
     LimitsConfig,
     RealisticConfig,
@@ -139,7 +140,6 @@ def test_the_environment_says_nothing_when_it_is_blank_or_there_is_no_tap(
 @pytest.mark.parametrize("key", sorted(UNBUILT))
 def test_a_key_without_its_part_is_refused_by_name(problems: Problems, key: str) -> None:
     values = {
-        "worker.processes": "{worker: {processes: 2, grpc_count: 2}}",
         "event_plane": "{event_plane: {heartbeat_seconds: 2}}",
         "http.port": "{http: {port: 0}}",
         "http.admin": "{http: {port: 0, admin: true}}",
@@ -160,7 +160,7 @@ def test_an_embedding_program_is_refused_as_well() -> None:
     if not UNBUILT:
         pytest.skip("everything is built")
     with pytest.raises(ConfigError, match="is not built yet"):
-        check_config(Config(worker=WorkerConfig(processes=2, grpc_count=2)))
+        check_config(Config(http=HttpConfig(port=0, admin=True)))
 
 
 #: Texts that YAML would read as something else, or could not hold without quotes.
