@@ -78,6 +78,7 @@ class ServerProcess:
         """Watch *process*, and read its stderr so that it never blocks on it."""
         self.name = name
         self.address = ""
+        self.addresses: list[str] = []
         self._process = process
         self._last_lines: deque[str] = deque(maxlen=20)
         self._listening = threading.Event()
@@ -92,7 +93,8 @@ class ServerProcess:
                 with contextlib.suppress(ValueError):
                     said = json.loads(line)
                     if said.get("event") == "listening":
-                        self.address = str(said["addresses"][0])
+                        self.addresses = [str(each) for each in said["addresses"]]
+                        self.address = self.addresses[0]
                         self._listening.set()
         self._listening.set()
 
@@ -132,6 +134,16 @@ class ServerProcess:
         # The kernel's clock id of another process's CPU time; see clock_getcpuclockid(3).
         return time.clock_gettime(~self.pid << 3 | 2)
 
+    def family_cpu_seconds(self) -> float:
+        """Return the CPU time of it and of the processes that it has started and that still run."""
+        family, found = [self.pid], 0.0
+        while family:
+            pid = family.pop()
+            found += time.clock_gettime(~pid << 3 | 2)
+            for path in Path(f"/proc/{pid}/task").glob("*/children"):
+                family += [int(child) for child in path.read_text().split()]
+        return found
+
     def rss_bytes(self) -> int:
         """Return its resident memory."""
         return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * _PAGE_BYTES
@@ -160,14 +172,14 @@ class ServerProcess:
 
 @contextlib.contextmanager
 def start(
-    name: str, command: Sequence[str], core: int, *, address: str | None = None
+    name: str, command: Sequence[str], core: int | None, *, address: str | None = None
 ) -> Iterator[ServerProcess]:
-    """Run *command* on *core* until the block ends; it listens when the block begins.
+    """Run *command* on *core*, None is any, until the block ends; it listens when that begins.
 
     A server that cannot say where it listens is told so in its command, and by *address*.
     Raises ServerError.
     """
-    with pinned(core):
+    with contextlib.nullcontext() if core is None else pinned(core):
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

@@ -112,10 +112,10 @@ class Report:
     """What cannot be concluded."""
     wrong_answers: list[str] = attrs.field(factory=list)
     foreign_share: float = 0.0
-    """The largest share of the server's core that others had while something was measured."""
+    """The largest share of the server's core, or cores, that others had meanwhile."""
 
     def note_noise(self, foreign_share: float) -> None:
-        """Take note of the share of the server's core that other processes had in one contest."""
+        """Take note of the share of the server's cores that other processes had in one contest."""
         self.foreign_share = max(self.foreign_share, foreign_share)
 
     def cannot_conclude(self) -> list[str]:
@@ -123,8 +123,9 @@ class Report:
         found = list(self.limits)
         if self.foreign_share >= NOISY_SHARE:
             found.append(
-                f"other processes had up to {self.foreign_share:.0%} of the server's core: rates "
-                "and latencies cannot be concluded from this run, ratios of CPU only roughly"
+                f"other processes had up to {self.foreign_share:.0%} of the cores that were "
+                "measured on: rates and latencies cannot be concluded from this run, ratios of CPU "
+                "only roughly"
             )
         spread = max((table.widest_spread() for table in self.tables), default=0.0)
         if spread >= NOISY_SHARE:

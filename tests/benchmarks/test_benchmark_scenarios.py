@@ -1,14 +1,17 @@
 """The scenarios on real servers, as short as they go: what they find, and what they call wrong."""
 
 import json
+import shutil
 import subprocess
 import sys
 
 import attrs
 import pytest
 
-from benchmarks import cancel, soak
-from benchmarks.processes import ServerError, choose_cores
+from benchmarks import all as everything
+from benchmarks import cancel, scale, soak
+from benchmarks.__main__ import scenarios
+from benchmarks.processes import ServerError, choose_cores, start
 from benchmarks.tap_setup import TAPS, consuming, write_config
 from benchmarks.vitals import Vitals, observed_worker, slope_per_minute
 from replay.config import load_config
@@ -111,6 +114,54 @@ def test_a_soak_says_what_is_left_and_that_it_was_too_short(tmp_path):
     assert max(bars(report).values()) <= 0
     assert "too short" in report["cannot_conclude"][0]
     assert len(report["plots"][0]["series"]["RSS"]) > 4
+
+
+def test_layouts_are_one_worker_and_each_number_together_and_apart():
+    assert [str(layout) for layout in scale.layouts(4)] == [
+        "1 worker",
+        "2 workers, one process",
+        "2 workers, several processes",
+        "4 workers, one process",
+        "4 workers, several processes",
+    ]
+    assert len(scale.layouts(2)) == 3
+
+
+def test_the_cpu_of_a_supervisor_is_that_of_its_processes_too():
+    with start("pair", scale.Layout(2, 2).command(), None) as server:
+        assert len(server.addresses) == 2
+        alone, family = server.cpu_seconds(), server.family_cpu_seconds()
+        assert family > 2 * alone
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("h2load") is None, reason="h2load is not installed")
+def test_workers_are_loaded_each_on_its_port(tmp_path):
+    path = tmp_path / "r.json"
+    assert scale.main(["--rounds=2", "--seconds=0.2", "--most=2", f"--json={path}"]) == 0
+    report = kept(path)
+    assert [row["layout"] for row in report["tables"][0]["rows"]] == [
+        str(layout) for layout in scale.layouts(2)
+    ]
+    assert report["plots"][1]["series"].keys() == {"one process", "several processes"}
+
+
+def test_all_runs_every_benchmark_but_itself():
+    names = everything.names()
+    assert names[:4] == ["server", "connections", "load", "scale"]
+    assert {*names, "all"} == set(scenarios())
+
+
+@pytest.mark.slow
+def test_all_collects_the_reports_and_tells_what_failed(tmp_path, monkeypatch, capfd):
+    files = [f"--{kind}={tmp_path / kind}" for kind in ("json", "html")]
+    monkeypatch.setenv("PATH", "")  # there is no h2load then
+    assert everything.main(["--quick", "--only", "load", "scale", *files]) == 1
+    found = kept(tmp_path / "json")
+    assert found["failed"] == ["scale"]
+    assert [report["scenario"] for report in found["reports"]] == ["load"]
+    assert 'id="load"' in (tmp_path / "html").read_text()
+    assert "scale failed" in capfd.readouterr().out
 
 
 def test_what_a_soak_calls_wrong(tmp_path):
