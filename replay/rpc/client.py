@@ -11,6 +11,7 @@ Errors are purerpc's: `RpcFailedError` and its subclasses, by status.
 """
 
 import math
+import re
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
@@ -41,6 +42,8 @@ M = TypeVar("M")
 UNREAD_BYTES = 1 << 20
 #: The largest message that an answer may hold when compressed.
 INFLATED_BYTES = 256 << 20
+
+_ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")
 
 #: What error codes of HTTP/2 mean as a status (gRPC over HTTP/2, "Errors").
 _STATUS_OF_RESET = {
@@ -534,13 +537,5 @@ def _status_without_grpc(http_status: bytes) -> Status:
 
 def percent_decode(text: bytes) -> str:
     """Read a `grpc-message`; what is not percent-encoded well stays as it is."""
-    out, position = bytearray(), 0
-    while position < len(text):
-        if text[position] == 0x25:
-            with suppress(ValueError):
-                out.append(int(text[position + 1 : position + 3], 16))
-                position += 3
-                continue
-        out.append(text[position])
-        position += 1
-    return out.decode("utf-8", "replace")
+    plain = _ESCAPE.sub(lambda found: bytes.fromhex(found[1].decode()), text)
+    return plain.decode("utf-8", "replace")
