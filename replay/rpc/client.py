@@ -84,6 +84,7 @@ class Answers(Generic[M]):
         self._messages: deque[tuple[float, bytes]] = deque()
         self._unread = 0
         self._partial = bytearray()
+        self._is_grpc = True
         self._news: trio.Event | None = None
         self._over = False
         #: The status, once the call is over.
@@ -141,10 +142,16 @@ class Answers(Generic[M]):
     def on_head(self, head: Sequence[Field]) -> None:
         """Take the initial headers."""
         self.initial_metadata = [each for each in head if each[0][:1] != b":"]
+        found = dict(head)
+        self._is_grpc = found[b":status"] == b"200" and (
+            found.get(b"content-type", b"").startswith(b"application/grpc")
+        )
         self._tell()
 
     def on_piece(self, body: bytes | bytearray) -> None:
-        """Take bytes of messages."""
+        """Take bytes of messages.  Raises MessageError for what is none."""
+        if not self._is_grpc:  # a proxy's page, say, which may look like anything
+            raise MessageError(_status_without_grpc(self._stream.head or ()))
         if self._partial:
             self._partial += body
             body = self._partial
@@ -189,9 +196,8 @@ class Answers(Generic[M]):
             self.initial_metadata = None
         found = dict(fields)
         code = found.get(b"grpc-status")
-        if code is None or not code.isdigit():
-            http = dict(self._stream.head or ()).get(b":status", b"200")
-            self.end(_status_without_grpc(http))
+        if code is None or not code.isdigit() or len(code) > 3:
+            self.end(_status_without_grpc(self._stream.head or ()))
             return
         self.trailing_metadata = [
             each
@@ -199,7 +205,12 @@ class Answers(Generic[M]):
             if each[0] not in (b"grpc-status", b"grpc-message") and each[0][:1] != b":"
         ]
         text = percent_decode(found.get(b"grpc-message", b""))
-        self.end(Status(int(code), text) if int(code) else OK)
+        if int(code):
+            self.end(Status(int(code), text))
+        elif self._partial:
+            self.end(Status(StatusCode.INTERNAL, "the answer ends inside of a message"))
+        else:
+            self.end(OK)
 
     def end(self, status: Status) -> None:
         """Take note that nothing more comes."""
@@ -506,7 +517,8 @@ async def open_channel(
     *connections* are opened as calls need them and used in turn.  Nothing is connected until the
     first call; *on_connected* is called, on the loop, for each connection that has been opened.
     Leaving the block closes all connections; calls in flight end with UNAVAILABLE.
-    Raises ValueError for a target that is no address.
+    Raises ValueError for a target that is no address.  Errors of the block come out as an exception
+    group, as from any nursery.
     """
     scheme, separator, rest = target.partition("://")
     if not separator:
@@ -529,8 +541,9 @@ async def open_channel(
         tasks.cancel_scope.cancel()
 
 
-def _status_without_grpc(http_status: bytes) -> Status:
-    """Choose a status for an answer that has none of gRPC's."""
+def _status_without_grpc(head: Sequence[Field]) -> Status:
+    """Choose a status for an answer that has none of gRPC's, by its initial headers."""
+    http_status = dict(head).get(b":status", b"200")
     code = _STATUS_OF_HTTP.get(http_status, StatusCode.UNKNOWN)
     return Status(code, f"no grpc-status; HTTP status {http_status.decode('latin-1')}")
 
