@@ -11,7 +11,15 @@ import attrs
 import click
 import structlog
 
-from replay.config import Config, as_plain, find_warnings, load_config
+from replay.cli.realistic_flags import REALISTIC_FLAGS
+from replay.config import (
+    CannedConfig,
+    Config,
+    RealisticConfig,
+    as_plain,
+    find_warnings,
+    load_config,
+)
 from replay.config.problems import Path, Setting
 from replay.errors import ConfigError
 from replay.log import LogFormat, LogLevel, configure_logging
@@ -59,6 +67,7 @@ FLAGS = (
     Flag("--output-tokens", "worker.engine.output_tokens", "N", "Tokens when none are asked for."),
     Flag("--vocab-size", "worker.vocab_size", "N", "Made-up token ids are below this."),
     Flag("--seed", "worker.engine.seed", "N", "Mixed into sampled tokens."),
+    *(Flag(*each) for each in REALISTIC_FLAGS),
     Flag("--capture", "worker.capture", "FILE", "Append each Generate request to this file."),
     Flag("--capture-extended", "worker.capture_extended", "", "Capture rank, arrival, metadata."),
     Flag("--context-length", "worker.context_length", "N", "Longest prompt, as advertised."),
@@ -75,17 +84,20 @@ FLAGS = (
 
 
 def _default(path: Path) -> Any:
-    """Return the default of a key, None for one that another engine has than the default one."""
+    """Return the default of a key; of one that only another engine has, that engine's."""
+    if path[:2] == ("worker", "engine") and not hasattr(CannedConfig(), str(path[2])):
+        return getattr(RealisticConfig(), str(path[2]), None)
     value: Any = as_plain(Config())
     for part in path:
-        value = value.get(part)
+        value = value[part]
     return value
 
 
 def _with_flags(command: Callable[..., None]) -> Callable[..., None]:
     for flag in reversed(FLAGS):
         default = _default(flag.setting.path)
-        note = f"  [default: {default}]" if default not in (None, False, "") else ""
+        shown = str(default).lower() if default is True else default
+        note = f"  [default: {shown}]" if default not in (None, False, "") else ""
         option = click.option(
             flag.name,
             metavar=flag.metavar or None,
