@@ -93,7 +93,15 @@ def check_mutations() -> None:
 def check_tests() -> None:
     for old in (*ROOT.glob(".coverage"), *ROOT.glob(".coverage.*")):
         old.unlink()
-    module("coverage", "run", "-m", "pytest")
+    try:
+        module("coverage", "run", "-m", "pytest")
+    except StepError:
+        # Some tests hold real streams to real times.  What fails beside a busy neighbour is tried
+        # once more by itself, and only that; a fault fails again.
+        print("== the tests that failed, once more")
+        module(
+            "coverage", "run", "-m", "pytest", "--last-failed", "--last-failed-no-failures", "none"
+        )
 
 
 def check_coverage() -> None:

@@ -155,7 +155,10 @@ async def test_blocks_arrive_as_prompts_that_share_exactly_their_blocks(tmp_path
     assert first.ids[32] != second.ids[32]
     assert [each.filled for each in before] == [("prompt",)] * 2
     assert [each.filled for each in after] == [()] * 2
-    assert [each.choices for each in before] == [each.choices for each in after]
+    # Both are sent at once, so either may end first.
+    assert {each.request_id: each.choices for each in before} == {
+        each.request_id: each.choices for each in after
+    }
 
 
 async def test_a_run_against_the_same_worker_again_differs_in_nothing() -> None:
@@ -207,4 +210,5 @@ async def test_hundreds_of_long_streams_delay_no_arrival() -> None:
             await player.run(stop=trio.Event(), quit_now=trio.Event())
     assert {each.outcome for each in results} == {Outcome.COMPLETE}
     delays = sorted(each.schedule_delay_ns or 0 for each in results)
-    assert delays[len(delays) // 2] < 20 * MS
+    # Waiting for a place would have taken the two seconds of a stream.
+    assert delays[len(delays) // 2] < 500 * MS
