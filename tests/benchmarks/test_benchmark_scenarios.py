@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 from benchmarks import all as everything
-from benchmarks import cancel, scale, soak
+from benchmarks import cancel, demo, scale, soak
 from benchmarks.__main__ import scenarios
 from benchmarks.processes import ServerError, choose_cores, start
 from benchmarks.tap_setup import TAPS, consuming, write_config
@@ -162,6 +162,49 @@ def test_all_collects_the_reports_and_tells_what_failed(tmp_path, monkeypatch, c
     assert [report["scenario"] for report in found["reports"]] == ["load"]
     assert 'id="load"' in (tmp_path / "html").read_text()
     assert "scale failed" in capfd.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_runs_of_the_demonstration_agree_with_what_was_sent(tmp_path):
+    path = tmp_path / "r.json"
+    assert demo.main([f"--json={path}"]) == 0
+    rows = {(row["run"], row["tap"]): row for row in kept(path)["tables"][0]["rows"]}
+    assert len(rows) == 6
+    assert {row["records"] for row in rows.values()} == {200}
+    for run in ("streamed", "one piece"):
+        row = rows[run, demo.JOINED]
+        assert (row["complete"], row["prompt_tokens"], row["output_tokens"]) == (200, 102400, 6400)
+    assert 25 <= rows["taken back", demo.JOINED]["cancelled"] <= 75
+
+
+def test_what_the_demonstration_calls_wrong():
+    whole, cancelled = demo.RUNS[0], demo.RUNS[2]
+
+    def faults(run, request=None, **joined):
+        both = {"records": 200, "prompt_tokens": 102400, "tap_gaps": 0, "transport_gaps": 0}
+        ends = {"complete": 200, "cancelled": 0, "incomplete": 0, "error": 0}
+        consumed = {
+            "kv-history-tracker": both | (request or {}),
+            demo.JOINED: both | ends | joined,
+        }
+        return demo.disagreements(run, demo.Played(consumed, None))
+
+    assert faults(whole) == []
+    assert faults(cancelled, complete=150, cancelled=50) == []
+    assert "gaps" in faults(whole, {"tap_gaps": 1})[0]
+    assert "prompt tokens" in faults(whole, {"prompt_tokens": 1})[0]
+    assert faults(whole, {"records": 199})
+    assert "ended as" in faults(whole, complete=199, error=1)[0]
+    assert "ended as" in faults(whole, complete=199)[0]
+    assert "0 records are cancelled" in faults(cancelled)[0]
+    assert "50 records are cancelled" in faults(whole, complete=150, cancelled=50)[0]
+
+
+def test_a_driver_that_is_not_there_is_told(capsys):
+    with pytest.raises(SystemExit) as ended:
+        demo.main(["--aiperf", "/no/such/program"])
+    assert ended.value.code == 2
+    assert "there is no program /no/such/program" in capsys.readouterr().err
 
 
 def test_what_a_soak_calls_wrong(tmp_path):
