@@ -80,6 +80,10 @@ def _number(value: float, decimals: int) -> str:
     return "-" if math.isnan(value) else f"{value:,.{decimals}f}"
 
 
+def _share(value: float) -> str:
+    return f"{value:.0%}" if value < 2 else f"{value:.0f} times"
+
+
 def _shown(cell: Cell, column: Column) -> str:
     if cell is None:
         return "-"
@@ -89,7 +93,8 @@ def _shown(cell: Cell, column: Column) -> str:
         text = _number(cell.median, column.decimals)
         if column.spread and len(cell.rounds) > 1 and math.isfinite(cell.spread):
             # A space that a narrow table does not break.
-            text += f"\N{NO-BREAK SPACE}±{cell.spread * 50:.0f}%"
+            percent = cell.spread * 50
+            text += "\N{NO-BREAK SPACE}" + (f"±{percent:.0f}%" if percent < 1000 else "±>999%")
         return text
     return _number(cell, column.decimals)
 
@@ -130,8 +135,8 @@ class Report:
         spread = max((table.widest_spread() for table in self.tables), default=0.0)
         if spread >= NOISY_SHARE:
             found.append(
-                f"the rounds of one number lie up to {spread:.0%} of it apart: differences below "
-                "its own spread cannot be concluded"
+                f"the rounds of one number lie up to {_share(spread)} of it apart: differences "
+                "below its own spread cannot be concluded"
             )
         return found
 
