@@ -237,7 +237,7 @@ async def test_others_get_their_turns_while_a_long_prompt_is_packed() -> None:
         with await taps.record_generate(generation(message), MODEL):
             seen = turns
         others.cancel_scope.cancel()
-    assert seen >= 10
+    assert seen >= 5
     (tap,) = taps
     assert only_record(tap).request.token_ids == list(range(10 * IDS_AT_ONCE))
 
