@@ -4,7 +4,7 @@ import contextlib
 import json
 import subprocess
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,9 @@ TAPS: tuple[dict[str, Any], ...] = (
         "filters": ["tokens-only"],
     },
 )
+
+#: What a consumer's report says of records that did not come.
+LOSSES = ("tap_drops", "transport_loss", "tail_loss")
 
 #: How long a consumer may take until it has joined.
 JOIN_SECONDS = 20.0
@@ -117,3 +120,16 @@ def consuming(folder: Path, topic: str, core: int) -> Iterator[ConsumerProcess]:
     finally:
         if process.poll() is None:
             consumer.end()
+
+
+def account_fault(report: Mapping[str, Any], sent: int, *, may_lose: bool) -> str | None:
+    """Return what is wrong with the account of a consumer that was there for *sent* records."""
+    losses = {key: report.get(key) for key in LOSSES}
+    known = [value for value in losses.values() if value is not None]
+    if len(known) < len(LOSSES):
+        return f"the loss is not known: {losses}"
+    if report["records"] + sum(known) != sent:
+        return f"{report['records']} records and {losses} of {sent}"
+    if any(known) and not may_lose:
+        return f"records were lost: {losses}"
+    return None
