@@ -324,7 +324,7 @@ def test_eight_long_streams_to_a_reader_that_stops_cost_little_and_freeze_nobody
     with running_worker(*flags, log=tmp_path / "log") as worker:
         cost = trio.run(stop_reading, worker.address, worker.process.pid)
     assert cost < 64 * MIB
-    assert slowest < 0.5
+    assert slowest < 1
     events = [json.loads(line)["event"] for line in worker.log.read_text().splitlines()]
     assert "handler failed" not in events
     assert "connection failed" not in events

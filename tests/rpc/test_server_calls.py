@@ -10,7 +10,8 @@ import pytest
 import trio
 from google.protobuf.wrappers_pb2 import BytesValue
 
-from replay.rpc.calls import Ending
+from replay.rpc.calls import Call, Ending
+from tests.logs import capture_logs
 from tests.rpc.raw_client import (
     DATA,
     HEADERS,
@@ -114,6 +115,29 @@ async def test_a_handler_that_raises_is_internal_without_its_text_and_the_connec
     assert error.code() is grpc.StatusCode.INTERNAL
     assert error.details() == "internal error (RuntimeError)"
     assert SECRET not in error.debug_error_string()
+
+
+async def test_a_fault_of_our_own_costs_one_connection_and_is_logged_without_its_text():
+    def on_call_ended(call: Call) -> None:
+        if call.method.path == path_of("Fail"):
+            raise RuntimeError(SECRET)
+
+    with capture_logs() as logs:
+        async with (
+            serving(on_call_ended=on_call_ended) as served,
+            raw_client(served.port) as other,
+            raw_client(served.port) as client,
+        ):
+            await other.send(request(1, "Hold", b"goes on"))
+            await client.send(request(1, "Fail"))
+            await client.end()
+            await other.send(request(3, value=b"lives"))
+            assert (await other.answer(3)).values == [b"lives"]
+            assert b"goes on" in served.handlers.held
+    (failed,) = [each for each in logs if each["event"] == "connection failed"]
+    assert failed["error"] == "RuntimeError"
+    assert failed["at"].endswith("in on_call_ended")
+    assert SECRET not in str(logs)
 
 
 async def test_a_message_that_does_not_parse_is_internal_and_the_connection_lives():

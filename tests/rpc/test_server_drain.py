@@ -74,11 +74,22 @@ async def test_the_goodbye_has_two_halves_and_what_comes_between_them_is_answere
 
 async def test_an_answer_to_another_ping_is_not_the_end_of_the_first_half():
     async with serving() as served, raw_client(served.port) as client:
+        await until(lambda: served.server.connections == 1)
         served.server.refuse_new_calls()
         await client.until(lambda: client.of_kind(PING))
         await client.send(ping(b"another!", ACK), request(1))
         assert (await client.answer(1)).status == UNAVAILABLE
         assert goaways(client) == [MOST]
+
+
+async def test_a_connection_that_comes_late_is_answered_unavailable():
+    """A GOAWAY instead would make clients dial again and again and let their calls wait."""
+    async with serving() as served:
+        served.server.refuse_new_calls()
+        async with raw_client(served.port) as client:
+            await client.send(request(1))
+            assert (await client.answer(1)).status == UNAVAILABLE
+            assert goaways(client) == []
 
 
 async def test_requests_whose_bodies_are_to_come_are_refused_while_the_server_drains():
