@@ -72,7 +72,9 @@ async def open_mirror(config: Config) -> AsyncIterator[Taps]:
             plane = _Plane(context, config)
             # Before the sockets in this list, so behind them at the end.
             stack.callback(plane.withdraw)
-        files = await stack.enter_async_context(_open_record_files(config.taps))
+        # Only for a start that fails: the next one would find a file that holds nothing.
+        undo = stack.enter_context(ExitStack())
+        files = await stack.enter_async_context(_open_record_files(config.taps, undo))
         deadline = _Deadline()
         # Sinks close behind everything that uses them, with what the drain has left over.
         sinks = stack.enter_context(
@@ -92,6 +94,7 @@ async def open_mirror(config: Config) -> AsyncIterator[Taps]:
             plane.publish(services)
         await stack.enter_async_context(run_publishers(sinks, drain_seconds=drain_seconds))
         _log_start(config, sinks, plane)
+        undo.pop_all()
         try:
             yield taps
         finally:
@@ -124,6 +127,8 @@ class _Plane:
         # ZeroMQ asks for allowed keys from the first protected bind on.
         self.zap = None if self.keys is None else bind_zap(context)
         self._publishers: list[Publisher] = []
+        self._shown: list[Publisher] = []
+        """Those that discovery shows."""
         self.buffers: dict[int, ReplayBuffer] = {}
         self.router: zmq.Socket[bytes] | None = None
         self.router_endpoint: str | None = None
@@ -195,6 +200,7 @@ class _Plane:
         try:
             for publisher in self._publishers:
                 publish(folder, publisher)
+                self._shown.append(publisher)
         except OSError as error:
             raise ConfigError(
                 [f"event_plane.discovery: cannot write to {folder}: {error.strerror}"]
@@ -204,7 +210,7 @@ class _Plane:
     def withdraw(self) -> None:
         """Remove the publishers from discovery."""
         if self._folder is not None:
-            withdraw(self._folder, self._publishers)
+            withdraw(self._folder, self._shown)
 
 
 @contextmanager
@@ -247,16 +253,19 @@ def _close_sink(sink: PlaneSink, linger_seconds: Callable[[], float]) -> None:
 
 @asynccontextmanager
 async def _open_record_files(
-    configs: Sequence[TapConfig],
+    configs: Sequence[TapConfig], undo: ExitStack
 ) -> AsyncIterator[dict[str, RecordFileWriter]]:
-    """Open the taps' record files; at the end what they were given is on disk."""
+    """Open the taps' record files; at the end what they were given is on disk.
+
+    *undo* gets what takes back that a file was begun.
+    """
     async with AsyncExitStack() as opened:
         files: dict[str, RecordFileWriter] = {}
         for config in configs:
             if config.record_file is not None:
-                files[config.name] = await opened.enter_async_context(
-                    _open_record_file(config.record_file)
-                )
+                file = await opened.enter_async_context(_open_record_file(config.record_file))
+                undo.callback(file.remove_if_empty)
+                files[config.name] = file
         yield files
 
 

@@ -9,6 +9,7 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -89,6 +90,12 @@ class RecordFileWriter(trio.abc.AsyncResource):
     async def aclose(self) -> None:
         """Close the file.  Give it a deadline."""
         await self._journal.aclose()
+
+    def remove_if_empty(self) -> None:
+        """Remove the file if nobody has put a record into it."""
+        if self._bytes == len(HEADER):
+            with suppress(OSError):
+                os.unlink(self._journal.path)
 
     def _is_due(self, more: int) -> bool:
         if self._bytes == len(HEADER):

@@ -24,10 +24,10 @@ class Command:
         assert self.process.stdout is not None
         return self.process.stdout
 
-    async def until(self, text: str) -> None:
-        """Read the output until *text* is in it."""
+    async def until(self, text: str, *, times: int = 1) -> None:
+        """Read the output until *text* is in it, so many times."""
         with trio.fail_after(20):
-            while text not in self.output:
+            while self.output.count(text) < times:
                 data = await self._stdout.receive_some()
                 assert data, f"ended without {text!r}: {self.output}"
                 self.output += data.decode()

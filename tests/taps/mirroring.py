@@ -9,11 +9,12 @@ from typing import Any
 
 import trio
 import yaml
-
 from worker_process import WorkerProcess, running_worker
+
 from replay.engines.methods import GENERATE
 from replay.rpc.client import Channel, open_channel
 from tests.consumer.commands import Command, running
+from tests.consumer.test_exact_loss import has_counted
 from tests.engines.requests import generate_request
 
 JOINED: Mapping[str, Any] = {
@@ -75,12 +76,20 @@ async def consuming(folder: Path, topic: str, *flags: str) -> AsyncIterator[Comm
     In *folder* its summary is `<topic>.json` and its stderr `<topic>.err`.
     """
     summary = folder / f"{topic}.json"
-    options = ("--discovery", str(folder), "--summary-path", str(summary))
+    options = (
+        *("--discovery", str(folder), "--summary-path", str(summary)),
+        *("--report-interval", "0.1"),
+    )
     with (folder / f"{topic}.err").open("w") as err:
         consumer = running("--topic", topic, *options, *flags, stderr=err.fileno())
         async with consumer as command:
             await command.until("joined ")
             yield command
+
+
+async def counted(folder: Path, topic: str, records: int) -> None:
+    """Wait until the consumer of *topic* has written that it has so many records."""
+    await has_counted(folder / f"{topic}.json", records)
 
 
 async def ask(channel: Channel, count: int, *, at_once: int = 8, **request: Any) -> int:

@@ -21,7 +21,7 @@ from replay.engines.canned import CannedEngine
 from replay.engines.methods import GENERATE, METHODS
 from replay.rpc.client import Channel, open_channel
 from tests.engines.requests import generate_request
-from tests.taps.mirroring import JOINED, PLAIN, QUICK, consuming, events, worker
+from tests.taps.mirroring import JOINED, PLAIN, QUICK, consuming, counted, events, worker
 from tests.worker.running import config_of, running
 
 #: Each place in which text of a client may stand has a word of its own.
@@ -134,7 +134,8 @@ async def test_what_a_client_sends_as_text_is_in_no_artefact_but_the_capture(
             consuming(tmp_path, "shadow-audit", "--print", "--record", str(tmp_path / "b")) as two,
         ):
             said = await every_kind_of_request(process.address)
-            await one.until("taken back")
+            for topic in ("shadow-replay", "shadow-audit"):
+                await counted(tmp_path, topic, 3)
             (http,) = (line["address"] for line in events(process) if line["event"] == "http")
             (tmp_path / "http").write_text(fetched(http))
             reports = [await each.end() for each in (one, two)]

@@ -11,8 +11,17 @@ from typing import Any
 import pytest
 import trio
 
-from tests.consumer.test_exact_loss import UNTIL_THE_TAIL_IS_KNOWN_SECONDS, has_counted
-from tests.taps.mirroring import JOINED, PLAIN, QUICK, ask_worker, consuming, rss_bytes, worker
+from tests.consumer.test_exact_loss import UNTIL_THE_TAIL_IS_KNOWN_SECONDS
+from tests.taps.mirroring import (
+    JOINED,
+    PLAIN,
+    QUICK,
+    ask_worker,
+    consuming,
+    counted,
+    rss_bytes,
+    worker,
+)
 
 #: 40 MB of records: more than a queue of ten and the system's buffers hold together.
 REQUESTS, CAPACITY = 400, 10
@@ -30,22 +39,20 @@ async def test_a_stopped_consumer_hurts_nobody_and_knows_its_loss_when_it_goes_o
 ) -> None:
     """Nothing follows the records that it missed, so the loss is a tail that statuses tell of."""
     taps = [{**JOINED, **tap}, {**PLAIN, "capacity": 2 * REQUESTS}]
-    interval = ("--report-interval", "0.1")
     with worker(tmp_path, taps, event_plane=QUICK) as process:
         async with (
-            consuming(tmp_path, "shadow-replay", *interval) as stopped,
-            consuming(tmp_path, "shadow-audit", *interval) as other,
+            consuming(tmp_path, "shadow-replay") as stopped,
+            consuming(tmp_path, "shadow-audit") as other,
         ):
-            summary = tmp_path / "shadow-replay.json"
             await ask_worker(process, 50, prompt=PROMPT, max_new_tokens=4)
-            await has_counted(summary, 50)
+            await counted(tmp_path, "shadow-replay", 50)
             before = rss_bytes(process)
             stopped.process.send_signal(signal.SIGSTOP)
             tokens = await ask_worker(process, REQUESTS, prompt=PROMPT, max_new_tokens=4)
             grown = rss_bytes(process) - before
             stopped.process.send_signal(signal.SIGCONT)
             if tap != {"capacity": CAPACITY}:
-                await has_counted(summary, 50 + REQUESTS)
+                await counted(tmp_path, "shadow-replay", 50 + REQUESTS)
             await trio.sleep(UNTIL_THE_TAIL_IS_KNOWN_SECONDS)
             _, report = await stopped.end()
             _, others = await other.end()
