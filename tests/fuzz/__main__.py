@@ -1,7 +1,7 @@
 """Fuzz for some seconds, or run one file again.
 
 python -m tests.fuzz --seconds 300
-python -m tests.fuzz --file CRASH
+python -m tests.fuzz --file crash-client-12
 """
 
 import argparse
@@ -12,15 +12,15 @@ from random import Random
 
 from tests.fuzz.corpus import FOLDER
 from tests.fuzz.mutate import mutate
-from tests.fuzz.target import run
+from tests.fuzz.target import HALVES, run
 
 STEPS = (1, 7, 100, 4096, 65_536)
 
 
-def fuzz(seconds: float, seed: int) -> tuple[int, bytes | None, Exception | None]:
+def fuzz(half: str, seconds: float, seed: int) -> tuple[int, bytes | None, Exception | None]:
     """Run inputs for *seconds*; return how many, and the first that broke a promise with why."""
     random = Random(seed)
-    known = [path.read_bytes() for path in sorted(FOLDER.iterdir())]
+    known = [path.read_bytes() for path in sorted((FOLDER / half).iterdir())]
     deadline = time.monotonic() + seconds
     runs = 0
     while time.monotonic() < deadline:
@@ -28,7 +28,7 @@ def fuzz(seconds: float, seed: int) -> tuple[int, bytes | None, Exception | None
         # One byte at a time is slow, and says the same for most inputs.
         step = random.choice(STEPS if len(data) < 3000 else STEPS[1:])
         try:
-            run(data, step)
+            run(half, data, step)
         except Exception as error:
             return runs, data, error
         runs += 1
@@ -46,17 +46,20 @@ def main() -> int:
     parser.add_argument("--file", type=Path)
     options = parser.parse_args()
     if options.file is not None:
+        half = options.file.name.split("-")[1]
         for step in STEPS:
-            run(options.file.read_bytes(), step)
+            run(half, options.file.read_bytes(), step)
         return 0
-    runs, data, error = fuzz(options.seconds, options.seed)
-    print(f"{runs} inputs, seed {options.seed}")
-    if data is None:
-        return 0
-    crash = Path(f"crash-{options.seed}")
-    crash.write_bytes(data)
-    print(f"{type(error).__name__}: {error}\nkept as {crash}")
-    return 1
+    status = 0
+    for half in HALVES:
+        runs, data, error = fuzz(half, options.seconds / len(HALVES), options.seed)
+        print(f"{half}: {runs} inputs, seed {options.seed}")
+        if data is not None:
+            crash = Path(f"crash-{half}-{options.seed}")
+            crash.write_bytes(data)
+            print(f"{type(error).__name__}: {error}\nkept as {crash}")
+            status = 1
+    return status
 
 
 if __name__ == "__main__":

@@ -1,8 +1,11 @@
-"""What is fuzzed, and what must hold whatever comes in."""
+"""What is fuzzed: either half of the connection, and what must hold whatever comes in."""
 
 import time
+from collections.abc import Callable, Sequence
 
-from replay.rpc.http2 import ConnectionDeadError, Http2Limits
+from replay.rpc.hpack import Field
+from replay.rpc.http2 import Connection, ConnectionDeadError, Http2Limits
+from replay.rpc.http2_client import ClientConnection, RequestTemplate, ResponseStream
 from replay.rpc.http2_server import RequestStream, ServerConnection
 
 #: Small, so that a few kilobytes reach every limit.
@@ -16,7 +19,7 @@ LIMITS = Http2Limits(
 )
 #: What one input may take; a quadratic loop over its kilobytes takes more.
 LONGEST_SECONDS = 2.0
-#: What may be queued for a client that opens no window: answers of open streams and control frames.
+#: What may be queued for a peer that opens no window: answers or requests of open streams.
 MOST_PENDING = 8 * 40_000
 
 
@@ -24,11 +27,11 @@ class BrokenPromiseError(AssertionError):
     """The connection did what it must not."""
 
 
-class _Owner:
+class _Server:
     """Does with each request something else, by its stream's id."""
 
     def __init__(self) -> None:
-        self.connection: ServerConnection
+        self.connection = ServerConnection(LIMITS, self)
 
     def on_open(self, stream: RequestStream) -> None:
         if stream.id % 16 == 7:
@@ -64,25 +67,84 @@ class _Owner:
         self.connection.finish(stream)
 
 
-def run(data: bytes, step: int) -> None:
-    """Give *data* to a connection in pieces of *step* bytes.  Raises BrokenPromiseError."""
-    owner = _Owner()
-    connection = owner.connection = ServerConnection(LIMITS, owner)
+class _Client:
+    """Has eight requests open, and wants one end for each, with nothing behind it."""
+
+    def __init__(self) -> None:
+        self.connection = ClientConnection(self, LIMITS)
+        self._ended: set[int] = set()
+        block = RequestTemplate.of("/package.Service/Method", authority="test").block
+        for payload in (b"a", b"b" * 40_000, None, b"", b"c" * 20_000, b"d", None, b"e"):
+            self.connection.request(block, payload)
+
+    def on_head(self, stream: ResponseStream) -> None:
+        self._must_be_open(stream)
+
+    def on_piece(self, stream: ResponseStream) -> None:
+        self._must_be_open(stream)
+        self.connection.take_body(stream)
+        if stream.id == 11:
+            stream.held = True  # nobody reads it
+        elif stream.id == 13:
+            self.connection.reset(stream, 8)
+
+    def on_end(self, stream: ResponseStream, trailers: Sequence[Field]) -> None:
+        self._end(stream)
+
+    def on_gone(self, stream: ResponseStream, code: int) -> None:
+        self._end(stream)
+
+    def on_refused(self, stream: ResponseStream) -> None:
+        self._end(stream)
+
+    def on_drained(self, stream: ResponseStream) -> None:
+        self._must_be_open(stream)
+
+    def _end(self, stream: ResponseStream) -> None:
+        self._must_be_open(stream)
+        self._ended.add(stream.id)
+        if not stream.closed:
+            raise BrokenPromiseError("an end that is none")
+        self.connection.send(stream, b"late")
+
+    def _must_be_open(self, stream: ResponseStream) -> None:
+        if stream.id in self._ended:
+            raise BrokenPromiseError("something behind the end")
+
+
+#: What starts a half anew.
+HALVES: dict[str, Callable[[], _Server | _Client]] = {"server": _Server, "client": _Client}
+
+
+def run(half: str, data: bytes, step: int) -> None:
+    """Give *data* to one *half* in pieces of *step* bytes.  Raises BrokenPromiseError."""
     started = time.perf_counter()
-    for at in range(0, len(data), step):
-        try:
-            connection.receive(data[at : at + step], at / 1e4)
-        except ConnectionDeadError:
-            if not (connection.dead and b"".join(connection.out)):
-                raise BrokenPromiseError("dead without a GOAWAY") from None
-            break
-        connection.out.clear()  # as a flush does
-        _check(connection)
+    in_pieces = _feed(half, data, step)
     if time.perf_counter() - started > LONGEST_SECONDS:
         raise BrokenPromiseError(f"took {time.perf_counter() - started:.1f} s")
+    if in_pieces != _feed(half, data, len(data) or 1):
+        raise BrokenPromiseError("the same bytes in other pieces mean something else")
 
 
-def _check(connection: ServerConnection) -> None:
+def _feed(half: str, data: bytes, step: int) -> tuple[bytes, str | None]:
+    """Return what the connection said, and why it died if it did."""
+    connection = HALVES[half]().connection
+    said = []
+    for at in range(0, len(data), step):
+        try:
+            connection.receive(data[at : at + step], 0.0)
+        except ConnectionDeadError as error:
+            said += connection.out
+            if not (connection.dead and said[-1][3] == 7):
+                raise BrokenPromiseError("dead without a GOAWAY") from None
+            return b"".join(said), str(error)
+        said += connection.out
+        connection.out.clear()  # as a flush does
+        _check(connection)
+    return b"".join(said), None
+
+
+def _check(connection: Connection) -> None:
     streams = connection.streams.values()
     if len(streams) > LIMITS.streams:
         raise BrokenPromiseError("more streams than allowed")
