@@ -70,26 +70,30 @@ def channels_of(folder: Path) -> list[Path]:
 
 
 @asynccontextmanager
-async def consuming(folder: Path, topic: str, *flags: str) -> AsyncIterator[Command]:
+async def consuming(
+    folder: Path, topic: str, *flags: str, name: str | None = None
+) -> AsyncIterator[Command]:
     """Run a consumer of *topic* that has joined.
 
-    In *folder* its summary is `<topic>.json` and its stderr `<topic>.err`.
+    In *folder* its summary is `<name>.json` and its stderr `<name>.err`; the name is the topic's if
+    none is given.
     """
-    summary = folder / f"{topic}.json"
+    name = name or topic
+    summary = folder / f"{name}.json"
     options = (
         *("--discovery", str(folder), "--summary-path", str(summary)),
         *("--report-interval", "0.1"),
     )
-    with (folder / f"{topic}.err").open("w") as err:
+    with (folder / f"{name}.err").open("w") as err:
         consumer = running("--topic", topic, *options, *flags, stderr=err.fileno())
         async with consumer as command:
             await command.until("joined ")
             yield command
 
 
-async def counted(folder: Path, topic: str, records: int) -> None:
-    """Wait until the consumer of *topic* has written that it has so many records."""
-    await has_counted(folder / f"{topic}.json", records)
+async def counted(folder: Path, name: str, records: int) -> None:
+    """Wait until the consumer of this name has written that it has so many records."""
+    await has_counted(folder / f"{name}.json", records)
 
 
 async def ask(channel: Channel, count: int, *, at_once: int = 8, **request: Any) -> int:

@@ -27,6 +27,7 @@ from replay.rpc.client import open_channel
 from replay.runtime import open_runtime
 from tests.cli.test_serve_process import refused
 from tests.consumer.commands import running
+from tests.plane.peers import eventually
 from tests.taps.mirroring import ask, ask_worker, channels_of, consuming, counted, events
 
 #: The configuration of Dynamo's demonstration, as it stands there.
@@ -276,8 +277,9 @@ async def test_without_taps_nothing_of_them_is_built(tmp_path: Path) -> None:
         without = holdings()
         assert not (tmp_path / "kv").exists()
     async with open_runtime(Config(worker=config.worker, event_plane=plane, taps=taps)):
+        # A thread gets its name when it runs.
+        await eventually(lambda: holdings()[2] > 0)
         with_taps = holdings()
     assert without[2] == 0
     # Publisher, status, discovery.
     assert with_taps[0] - without[0] >= 3
-    assert with_taps[2] > 0
