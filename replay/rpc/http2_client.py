@@ -239,8 +239,8 @@ class RequestTemplate:
 
 def encode_timeout(seconds: float) -> bytes:
     """Write a deadline for `grpc-timeout`, at most eight digits and not shorter than it is."""
-    for unit, factor in ((b"u", 1e6), (b"m", 1e3), (b"S", 1.0), (b"M", 1 / 60)):
+    for unit, factor in ((b"u", 1e6), (b"m", 1e3), (b"S", 1.0), (b"M", 1 / 60), (b"H", 1 / 3600)):
         amount = -(-max(seconds, 0.0) * factor // 1)
         if amount < 100_000_000:
             return b"%d" % amount + unit
-    return b"%d" % min(99_999_999, max(seconds, 0.0) // 3600) + b"H"
+    return b"99999999H"

@@ -8,6 +8,7 @@ connection turns out to be broken (`on_lost`).
 import os
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 
 import trio
 
@@ -132,7 +133,8 @@ class _SocketTransport(Transport):
         try:
             while self._unsent:
                 await trio.lowlevel.wait_writable(self._descriptor)
-                self._sent(os.write(self._descriptor, self._unsent))
+                with suppress(BlockingIOError):  # woken for nothing
+                    self._sent(os.write(self._descriptor, self._unsent))
         except (OSError, trio.ClosedResourceError):
             self._lose()
         self._writing = False

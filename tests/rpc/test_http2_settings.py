@@ -57,6 +57,15 @@ def test_an_impossible_value_is_an_error_even_if_another_follows():
     assert conversation.outcome()[-1] == "GOAWAY 3"
 
 
+def test_an_initial_window_that_makes_a_stream_overflow_ends_the_connection():
+    conversation = Conversation(answer=None)
+    conversation.send(conversation.request(1), window(1, 2**31 - 1 - 65_535))
+    assert conversation.error is None
+    conversation.send(frames.settings({INITIAL_WINDOW: 65_536}))
+
+    assert conversation.outcome()[-1] == "GOAWAY 3"
+
+
 def test_a_frame_full_of_windows_costs_no_more_than_one_window():
     """2,730 changes for each of 1,024 streams would stop the loop for a second."""
     conversation = Conversation(answer=None)
