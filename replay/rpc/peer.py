@@ -210,19 +210,18 @@ class Peer:
             if refusal is not None:
                 refusal()
             elif stream.head.timeout is not None:
-                stream.call = scope = trio.CancelScope()
                 deadline = trio.current_time() + stream.head.timeout
-                self._tasks.start_soon(self._expire, stream, scope, deadline)
+                stream.call = scope = trio.CancelScope(deadline=deadline)
+                self._tasks.start_soon(self._expire, stream, scope)
 
-    async def _expire(
-        self, stream: RequestStream, scope: trio.CancelScope, deadline: float
-    ) -> None:
+    async def _expire(self, stream: RequestStream, scope: trio.CancelScope) -> None:
         """Enforce the deadline of a request that never becomes whole.
 
         Until there is a call, *scope* stands for it: whatever else ends the wait cancels it.
         """
         with scope:
-            await trio.sleep_until(deadline)
+            await trio.sleep_forever()
+        if stream.call is scope:
             self.finish(stream, Status(StatusCode.DEADLINE_EXCEEDED, "deadline exceeded"))
 
     def on_piece(self, stream: RequestStream) -> None:
@@ -292,7 +291,10 @@ class Peer:
             stream.call.cancel()
 
     def _start(self, stream: RequestStream, method: Method, message: bytes) -> None:
+        waited = stream.call
         call = Call(self, stream, method, trio.current_time())
+        if isinstance(waited, trio.CancelScope):  # the time has run since the headers came
+            call.scope.deadline = waited.deadline
         stream.call = call
         self.calls.add(call)
         self.host.call_started(call)

@@ -264,6 +264,20 @@ async def test_a_deadline_holds_for_a_request_whose_body_never_comes():
         await assert_lives(client)
 
 
+async def test_a_deadline_runs_from_the_headers_also_when_the_body_comes_late():
+    async with serving_a_bystander() as served, raw_client(served.port) as client:
+        started = trio.current_time()
+        fields = {":path": path_of("Hold"), "grpc-timeout": "1S"}
+        await client.send(headers(1, fields))
+        await trio.sleep(0.8)
+        await client.send(frame(DATA, END_STREAM, 1, message(b"late")))
+        answer = await client.answer(1)
+        took = trio.current_time() - started
+        assert answer.status == 4
+        assert served.handlers.ended  # the call had begun
+        assert 0.95 <= took < 1.6  # and not 1.8
+
+
 @pytest.mark.parametrize("end", ["body", "reset", "fault"])
 async def test_a_request_that_has_ended_leaves_no_timer(end):
     """Its deadline of a year must not keep a task for that long."""
