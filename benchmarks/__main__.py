@@ -21,8 +21,12 @@ def scenarios() -> dict[str, str]:
     found = {}
     for path in sorted(HERE.glob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
-        functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-        if "main" in functions and not path.name.startswith("_"):
+        functions = {
+            (node.name, *(argument.arg for argument in node.args.args))
+            for node in tree.body
+            if isinstance(node, ast.FunctionDef)
+        }
+        if ("main", "argv") in functions and not path.name.startswith("_"):
             found[path.stem] = (ast.get_docstring(tree) or "").split("\n", 1)[0]
     return found
 

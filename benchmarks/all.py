@@ -46,13 +46,21 @@ def main(argv: list[str]) -> int:
             if _run(name, path, quick=options.quick):
                 failed.append(name)
             if path.exists():
-                reports.append(json.loads(path.read_text(encoding="utf-8")))
+                reports.append(_read(path, name, quick=options.quick))
     _sum_up(console, reports, failed, time.monotonic() - began)
     if options.json is not None:
         write_json(options.json, {"reports": reports, "failed": failed})
     if options.html is not None and reports:
         options.html.write_text(html_page(reports), encoding="utf-8")
     return 1 if failed else 0
+
+
+def _read(path: Path, name: str, *, quick: bool) -> dict[str, Any]:
+    """Return a report, with the command that makes it again alone."""
+    report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    command = ["python", "-m", "benchmarks", name, *(["--quick"] if quick else [])]
+    report["machine"]["command"] = command
+    return report
 
 
 def _run(name: str, path: Path, *, quick: bool) -> int:

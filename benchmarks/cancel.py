@@ -54,7 +54,7 @@ class Plan:
 
 
 FULL = Plan(rounds=5, seconds=6.0, rate=300.0)
-QUICK = Plan(rounds=2, seconds=2.0, rate=300.0)
+QUICK = Plan(rounds=2, seconds=1.0, rate=300.0)
 
 
 @attrs.frozen
@@ -126,7 +126,7 @@ def main(argv: list[str]) -> int:
             entrants = {WORKER: worker.server, GRPC_AIO: peer}
             for server in entrants.values():
                 for kind in (STORM, WHOLE):  # what a server allocates once belongs to no round
-                    play(server, kind, attrs.evolve(plan, seconds=1.0), cores)
+                    play(server, kind, attrs.evolve(plan, seconds=0.3), cores)
             before = worker.settled(worker.vitals())
             for number in range(plan.rounds):
                 for kind in (STORM, WHOLE):

@@ -149,19 +149,20 @@ def main(argv: list[str]) -> int:
     """Run the benchmark; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks connections", description=__doc__)
     add_common_options(parser)
-    parser.add_argument("--count", type=int, default=1000, help="streams, and connections")
+    parser.add_argument("--count", type=int, help="streams, and connections (usually 1000)")
     parser.add_argument("--rounds", type=int, help="fresh servers for each layout")
     parser.add_argument(
         "--worker", metavar="COMMAND", help="measure this server in place of our worker"
     )
     options = parser.parse_args(argv)
     rounds = options.rounds or (1 if options.quick else 3)
-    timing = Timing(settle_s=1.0, idle_s=1.0 if options.quick else 2.0)
+    count = options.count or (300 if options.quick else 1000)
+    timing = Timing(settle_s=0.3, idle_s=0.7) if options.quick else Timing(settle_s=1.0, idle_s=2.0)
     console, cores = terminal(), choose_cores()
     report = Report(
         "connections",
         first_line(__doc__),
-        settings={"rounds": rounds, "count": options.count, **attrs.asdict(timing)},
+        settings={"rounds": rounds, "count": count, **attrs.asdict(timing)},
     )
     table = Table(
         "What stays open and waits, for each stream (each connection in the last layout)",
@@ -182,9 +183,9 @@ def main(argv: list[str]) -> int:
         "kept: memory that closing everything did not give back (allocators keep freed pages)"
     )
     try:
-        allow_descriptors(options.count)
+        allow_descriptors(count)
         with pinned(cores.client), console.status("starting") as status:
-            for layout in layouts(options.count):
+            for layout in layouts(count):
                 costs: dict[str, list[Cost]] = {WORKER: [], GRPC_AIO: []}
                 for number in range(rounds):
                     for name, of_server in costs.items():

@@ -48,6 +48,8 @@ from replay.player.goodput import ObjectiveError, read_objectives
 
 SECONDS, QUICK_SECONDS = 10.0, 3.0
 WARM_UP_SECONDS, QUICK_WARM_UP_SECONDS = 2.0, 1.0
+#: How fast a worker of our own answers: about as an engine does.
+WORKER_PACE = "--gen-ms 20 --token-ms 5"
 #: What is sent when nothing is said: far below what a core can answer.
 DEFAULT_RATE = 200.0
 
@@ -79,7 +81,12 @@ def _parser() -> argparse.ArgumentParser:
         help="grpc://HOST:PORT or http://HOST:PORT/v1 (with the key in "
         f"{API_KEY}); without it a worker is started for the run",
     )
-    add("--worker-options", default="", metavar="TEXT", help="flags of that worker")
+    add(
+        "--worker-options",
+        default=WORKER_PACE,
+        metavar="TEXT",
+        help=f"flags of that worker (usually {WORKER_PACE!r})",
+    )
     loop = parser.add_argument_group("the loop; lists are a sweep, such as 1,8,64")
     loop.add_argument("--concurrency", type=_numbers, metavar="N[,N…]", help="closed loop")
     loop.add_argument("--rate", type=_numbers, metavar="R[,R…]", help="open loop, requests/s")

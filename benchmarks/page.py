@@ -65,13 +65,14 @@ th, td { padding: 5px 12px; text-align: right; white-space: nowrap }
 th, tr:not(:last-child) td { border-bottom: 1px solid var(--rule) }
 th { background: var(--card); font-weight: 600 }
 .text { text-align: left }
-.bars td:last-child { white-space: normal; min-width: 130px }
+.bars td:nth-child(2) { white-space: normal; min-width: 150px }
 dl { display: grid; gap: 2px 24px; margin: 8px 0;
   grid-template-columns: repeat(auto-fill, minmax(min(100%, 280px), 1fr)) }
 dl div { display: flex; gap: 10px }
 dt { flex: none; min-width: 110px }
 dd { margin: 0; overflow-wrap: anywhere; min-width: 0 }
-nav a { color: inherit; margin-right: 14px }
+nav { display: flex; flex-wrap: wrap; gap: 2px 14px }
+nav a { color: inherit }
 """.replace(
     "SERIES",
     "\n".join(
@@ -139,9 +140,9 @@ def _bars(bars: Iterable[Mapping[str, Any]]) -> str:
         kept = (
             '<span class="good">kept</span>' if bar["kept"] else '<span class="bad">missed</span>'
         )
-        rows.append([kept, _number(bar["value"], 2), escape(bar["limit"]), escape(bar["what"])])
-    heads = ["", "measured", "limit", "what"]
-    return '<h3>Bars</h3><div class="bars">' + _grid(heads, rows, texts={0, 2, 3}) + "</div>"
+        rows.append([kept, escape(bar["what"]), _number(bar["value"], 2), escape(bar["limit"])])
+    heads = ["", "what", "measured", "limit"]
+    return '<h3>Bars</h3><div class="bars">' + _grid(heads, rows, texts={0, 1, 3}) + "</div>"
 
 
 def _figure(plot: Plot) -> str:

@@ -92,7 +92,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N")
     add_common_options(parser)
     options = parser.parse_args(argv)
-    rounds = min(options.rounds, 3) if options.quick else options.rounds
+    rounds = min(options.rounds, 2) if options.quick else options.rounds
     share = 0.2 if options.quick else 1.0
     cores = choose_cores()
     report = Report(

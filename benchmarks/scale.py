@@ -57,7 +57,8 @@ class Layout:
         """Return how a table names it."""
         if self.workers == 1:
             return "1 worker"
-        return f"{self.workers} workers, {TOGETHER if self.processes == 1 else APART}"
+        plural = "es" if self.processes > 1 else ""
+        return f"{self.workers} workers, {self.processes} process{plural}"
 
     def command(self) -> list[str]:
         """Return the command that starts it."""

@@ -73,7 +73,7 @@ class Plan:
 
 
 FULL = Plan(rounds=5, seconds=1.0, paced_waves=4)
-QUICK = Plan(rounds=3, seconds=0.3, paced_waves=1)
+QUICK = Plan(rounds=2, seconds=0.2, paced_waves=1)
 
 
 class Benchmark:

@@ -95,7 +95,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--seconds", type=float, help="how long (usually 180)")
     parser.add_argument("--rate", type=float, default=150.0, help="requests a second")
     options = parser.parse_args(argv)
-    seconds = options.seconds or (20.0 if options.quick else 180.0)
+    seconds = options.seconds or (12.0 if options.quick else 180.0)
     console, cores = terminal(), choose_cores()
     report = Report(
         "soak",

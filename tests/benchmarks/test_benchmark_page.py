@@ -7,6 +7,7 @@ import attrs
 import pytest
 from browser import opened_browser
 
+from benchmarks.all import names
 from benchmarks.measures import Bar, Measure
 from benchmarks.page import html_page
 from benchmarks.plots import Plot, PlotKind, cumulative, draw, plot_from_json, ratios
@@ -117,7 +118,7 @@ def browser(tmp_path_factory):
 @pytest.mark.parametrize("width", [1280, 390])
 def test_a_browser_shows_every_plot_and_complains_of_nothing(browser, tmp_path, width):
     path = tmp_path / "report.html"
-    path.write_text(page_of(report(), report("capture")), encoding="utf-8")
+    path.write_text(page_of(*(report(name) for name in names())), encoding="utf-8")
     browser.complaints.clear()
     browser.requested.clear()
     browser.open(path, width=width)
@@ -126,7 +127,7 @@ def test_a_browser_shows_every_plot_and_complains_of_nothing(browser, tmp_path, 
         "[...document.querySelectorAll('figure')].map(f => [+f.dataset.series,"
         " f.querySelectorAll('polyline, .span').length, f.querySelector('svg').clientWidth])"
     )
-    assert len(figures) == 6
+    assert len(figures) == 3 * len(names())
     assert all(series == drawn for series, drawn, _ in figures)
     assert all(300 <= shown <= width for *_, shown in figures)
     letters = browser.value(

@@ -119,10 +119,10 @@ def test_a_soak_says_what_is_left_and_that_it_was_too_short(tmp_path):
 def test_layouts_are_one_worker_and_each_number_together_and_apart():
     assert [str(layout) for layout in scale.layouts(4)] == [
         "1 worker",
-        "2 workers, one process",
-        "2 workers, several processes",
-        "4 workers, one process",
-        "4 workers, several processes",
+        "2 workers, 1 process",
+        "2 workers, 2 processes",
+        "4 workers, 1 process",
+        "4 workers, 4 processes",
     ]
     assert len(scale.layouts(2)) == 3
 
