@@ -81,14 +81,28 @@ class Gateway:
     """A gateway that runs and has the worker ready."""
 
     url: str
+    metrics_url: str
+    """Where it tells its own counters, in the text format of Prometheus."""
     model: str
-    """Name of the model as the worker gave it."""
+    """Name of the model as the workers gave it."""
     log: Path
     """What the gateway wrote to its standard output and error."""
 
     def get(self, path: str) -> tuple[int, str]:
         """Send a GET and return status and body."""
         return _send(urllib.request.Request(self.url + path))
+
+    def metric(self, name: str, **labels: str) -> float:
+        """Return the sum of a metric over its series that have *labels*."""
+        _, text = _send(urllib.request.Request(self.metrics_url))
+        wanted = {f'{label}="{value}"' for label, value in labels.items()}
+        total = 0.0
+        for line in text.splitlines():
+            series, _, value = line.rpartition(" ")
+            metric, _, rest = series.partition("{")
+            if metric == name and wanted <= set(rest.rstrip("}").split(",")):
+                total += float(value)
+        return total
 
     def post(self, path: str, body: Any, **headers: str) -> tuple[int, str]:
         """Send *body* as JSON and return status and body; 0 when the connection failed.
@@ -117,18 +131,18 @@ def _send(request: urllib.request.Request, *, seconds: float = 20.0) -> tuple[in
 
 @contextlib.contextmanager
 def running_gateway(
-    worker: str, *, log: Path, policy: str = "cache_aware", arguments: Sequence[str] = ()
+    *workers: str, log: Path, policy: str = "cache_aware", arguments: Sequence[str] = ()
 ) -> Iterator[Gateway]:
-    """Run a gateway in front of *worker* (HOST:PORT) and yield when it can serve.
+    """Run a gateway in front of *workers* (HOST:PORT) and yield when it can use all of them.
 
-    The worker must serve a tokenizer, and must outlive this.  *arguments* go to `smg launch` as
+    The workers must serve a tokenizer, and must outlive this.  *arguments* go to `smg launch` as
     they are.  Raises GatewayError; its text ends with what the gateway logged.
     """
     program = install(cache_folder())
     with contextlib.ExitStack() as stack:
         for attempt in range(3):
             try:
-                gateway = stack.enter_context(_launched(program, worker, log, policy, arguments))
+                gateway = stack.enter_context(_launched(program, workers, log, policy, arguments))
             except _PortTakenError:
                 if attempt == 2:
                     raise GatewayError("no free port for the gateway in three attempts") from None
@@ -139,12 +153,12 @@ def running_gateway(
 
 @contextlib.contextmanager
 def _launched(
-    program: Path, worker: str, log: Path, policy: str, arguments: Sequence[str]
+    program: Path, workers: Sequence[str], log: Path, policy: str, arguments: Sequence[str]
 ) -> Iterator[Gateway]:
     port, prometheus_port = _free_ports(2)
     command: list[str | Path] = [program, "launch", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(prometheus_port)]
-    command += ["--worker-urls", f"grpc://{worker}", "--policy", policy]
+    command += ["--worker-urls", *(f"grpc://{worker}" for worker in workers), "--policy", policy]
     command += ["--worker-startup-check-interval", "1", "--load-monitor-interval", "1"]
     command += ["--health-check-interval-secs", "2", "--shutdown-grace-period-secs", "1"]
     command += ["--disable-retries", "--log-level", "info", *arguments]
@@ -161,7 +175,12 @@ def _launched(
         )
     try:
         url = f"http://127.0.0.1:{port}"
-        yield Gateway(url=url, model=_wait_ready(process, url, log), log=log)
+        yield Gateway(
+            url=url,
+            metrics_url=f"http://127.0.0.1:{prometheus_port}/metrics",
+            model=_wait_ready(process, url, log, len(workers)),
+            log=log,
+        )
     finally:
         _stop(process)
 
@@ -174,8 +193,8 @@ def _free_ports(count: int) -> list[int]:
         return [each.getsockname()[1] for each in sockets]
 
 
-def _wait_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> str:
-    """Ask until a worker is ready and its tokenizer is loaded; return the model's name."""
+def _wait_ready(process: subprocess.Popen[bytes], url: str, log: Path, workers: int) -> str:
+    """Ask until all workers are ready and the tokenizer is loaded; return the model's name."""
     deadline = time.monotonic() + READY_SECONDS
     while time.monotonic() < deadline:
         if process.poll() is not None:
@@ -184,13 +203,13 @@ def _wait_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> str:
                 raise _PortTakenError
             raise GatewayError(f"the gateway ended with {process.returncode}\n{text[-2000:]}")
         ready = [each for each in _listed(url, "workers") if each.get("status") == "ready"]
-        if ready:
+        if len(ready) == workers:
             model: str = ready[0]["model_id"]
             if any(each.get("name") == model for each in _listed(url, "v1/tokenizers")):
                 return model
         time.sleep(0.05)
     text = log.read_text(errors="replace")
-    raise GatewayError(f"the gateway did not take the worker in {READY_SECONDS} s\n{text[-2000:]}")
+    raise GatewayError(f"the gateway did not take the workers in {READY_SECONDS} s\n{text[-2000:]}")
 
 
 def _listed(url: str, path: str) -> list[dict[str, Any]]:

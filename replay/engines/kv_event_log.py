@@ -8,10 +8,16 @@ are gone.
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 
 import attrs
 
-from replay.engines.kv_events import BlocksRemoved, BlocksStored, KvEvent
+from replay.engines.kv_content import stored_again
+from replay.engines.kv_events import BlocksRemoved, BlocksStored, CacheCleared, KvEvent
+
+#: A batch with so many blocks of 16 tokens has some 100 kB: far from what a reader takes as one
+#: message.
+BLOCKS_TOLD_AT_ONCE = 1024
 
 
 @attrs.frozen(eq=False)
@@ -77,12 +83,19 @@ class KvEventLog:
         """Keep the next *batches* from those who listen; who resumes gets them all the same."""
         self._to_withhold = batches
 
-    def restart(self) -> None:
-        """Begin anew with number 1 and no history, as a publisher does whose engine lives on."""
+    def restart(self, unix_seconds: float) -> None:
+        """Begin anew with number 1, as a publisher does whose engine lives on.
+
+        Readers forget what they knew; so what the cache holds is told again, and nothing before.
+        """
+        again = stored_again(self.content())
         self._batches.clear()
         self.last = 0
         self.generation += 1
-        self.tell()
+        self._to_withhold = 0
+        self.append([CacheCleared()], unix_seconds)
+        while events := list(islice(again, BLOCKS_TOLD_AT_ONCE)):
+            self.append(events, unix_seconds)
 
     @contextmanager
     def listening(self, callback: Callable[[], None]) -> Iterator[None]:

@@ -1,9 +1,11 @@
 """KV events and load in the messages of the wire.  PURE."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from itertools import islice
 
 from replay._proto import common_pb2 as common
 from replay.engines.base import Loads
+from replay.engines.kv_content import KvContent, stored_again
 from replay.engines.kv_event_log import KvBatch
 from replay.engines.kv_events import BlocksRemoved, BlocksStored, KvEvent
 
@@ -27,28 +29,27 @@ def batch_message(batch: KvBatch) -> common.KvEventBatch:
 def _add_event(message: common.KvEventBatch, event_id: int, event: KvEvent) -> None:
     added = message.events.add(event_id=event_id)
     if isinstance(event, BlocksStored):
-        stored = added.stored
-        if event.parent is not None:
-            stored.parent_block_hash = event.parent
-        for place in range(len(event.hashes)):
-            _add_block(stored, event, place)
+        _add_stored(added.stored, event)
     elif isinstance(event, BlocksRemoved):
         added.removed.block_hashes.extend(event.hashes)
     else:
         added.cleared.SetInParent()
 
 
-def _add_block(stored: common.KvBlocksStored, event: BlocksStored, place: int) -> None:
+def _add_stored(stored: common.KvBlocksStored, event: BlocksStored) -> None:
+    if event.parent is not None:
+        stored.parent_block_hash = event.parent
     size = event.block_size
-    stored.blocks.add(
-        block_hash=event.hashes[place],
-        token_ids=event.token_ids[place * size : (place + 1) * size],
-        block_size=size,
-    )
+    for place, content_hash in enumerate(event.hashes):
+        stored.blocks.add(
+            block_hash=content_hash,
+            token_ids=event.token_ids[place * size : (place + 1) * size],
+            block_size=size,
+        )
 
 
 def snapshot_messages(
-    content: Mapping[int, tuple[BlocksStored, int]], *, through: int, unix_seconds: float
+    content: KvContent, *, through: int, unix_seconds: float
 ) -> Iterator[common.KvEventBatch]:
     """Yield the messages that replace all that a subscriber knows by *content*.
 
@@ -57,7 +58,7 @@ def snapshot_messages(
     """
     size = max(SNAPSHOT_BLOCKS, -(-len(content) // through))
     count = max(1, -(-len(content) // size))
-    blocks = _parents_first(content)
+    blocks = stored_again(content)
     for index in range(count):
         message = common.KvEventBatch(
             sequence_number=through - count + 1 + index,
@@ -67,29 +68,9 @@ def snapshot_messages(
         )
         if index == 0:
             message.events.add().cleared.SetInParent()
-        for _, (parent, event, place) in zip(range(size), blocks, strict=False):
-            stored = message.events.add().stored
-            if parent is not None:
-                stored.parent_block_hash = parent
-            _add_block(stored, event, place)
+        for block in islice(blocks, size):
+            _add_stored(message.events.add().stored, block)
         yield message
-
-
-def _parents_first(
-    content: Mapping[int, tuple[BlocksStored, int]],
-) -> Iterator[tuple[int | None, BlocksStored, int]]:
-    """Yield (parent, event, place) of every block; a parent that is not held needs no order."""
-    done: set[int] = set()
-    for each in content:
-        line = []
-        current: int | None = each
-        while current is not None and current in content and current not in done:
-            done.add(current)
-            event, place = content[current]
-            parent = event.hashes[place - 1] if place else event.parent
-            line.append((parent, event, place))
-            current = parent
-        yield from reversed(line)
 
 
 def load_record(

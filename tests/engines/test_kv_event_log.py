@@ -1,6 +1,6 @@
 from array import array
 
-from replay.engines.kv_event_log import KvEventLog
+from replay.engines.kv_event_log import BLOCKS_TOLD_AT_ONCE, KvEventLog
 from replay.engines.kv_events import BlocksRemoved, BlocksStored, CacheCleared
 
 
@@ -52,14 +52,32 @@ def test_batches_that_are_withheld_are_marked_and_kept() -> None:
     assert [batch.is_withheld for batch in log.after(0, 9)] == [True, True, False, False]
 
 
-def test_a_restart_counts_from_one_again_and_keeps_the_content() -> None:
+def test_a_restart_counts_from_one_again_and_tells_what_is_held() -> None:
     log = KvEventLog(9)
-    log.append([stored(1)], 0.0)
-    log.restart()
-    assert (log.first, log.last, log.generation) == (1, 0, 1)
-    log.append([stored(2)], 0.0)
-    assert numbers(log, 0) == [1]
-    assert set(log.content()) == {1, 2}
+    log.append([stored(2, 3, parent=1)], 0.0)
+    log.append([stored(1), stored(7)], 0.0)
+    log.append([BlocksRemoved([7])], 0.0)
+    before = set(log.content())
+    log.withhold(5)
+    log.restart(6.0)
+    assert (log.first, log.last, log.generation) == (1, 2, 1)
+    cleared, told = log.after(0, 9)
+    assert (cleared.events, cleared.unix_seconds) == ([CacheCleared()], 6.0)
+    assert [(each.parent, each.hashes) for each in told.events] == [
+        (None, (1,)),
+        (1, (2,)),
+        (2, (3,)),
+    ]
+    assert set(log.content()) == before
+    assert not cleared.is_withheld
+
+
+def test_a_restart_tells_much_in_batches_that_readers_take() -> None:
+    log = KvEventLog(9)
+    log.append([stored(*range(2 * BLOCKS_TOLD_AT_ONCE + 1))], 0.0)
+    log.restart(0.0)
+    sizes = [len(batch.events) for batch in log.after(0, 9)]
+    assert sizes == [1, BLOCKS_TOLD_AT_ONCE, BLOCKS_TOLD_AT_ONCE, 1]
 
 
 def test_listeners_are_told_while_they_listen() -> None:
@@ -68,6 +86,6 @@ def test_listeners_are_told_while_they_listen() -> None:
     with log.listening(lambda: told.append(log.last)):
         log.append([stored(1)], 0.0)
         log.tell()
-        log.restart()
+        log.restart(0.0)
     log.append([stored(2)], 0.0)
-    assert told == [1, 1, 0]
+    assert told == [1, 1, 1, 2]

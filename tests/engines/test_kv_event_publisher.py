@@ -137,14 +137,20 @@ async def test_withheld_batches_are_only_in_the_replay() -> None:
         assert numbers(await it.replayed(first)) == [first, first + 1, first + 2]
 
 
-async def test_a_restart_counts_from_zero_without_history() -> None:
+async def test_a_restart_counts_from_zero_and_tells_what_is_held() -> None:
     async with publishing() as it, it.subscribed() as socket:
         it.append(2)
         assert len([await receive_frames(socket) for _ in range(2)]) == 2
-        it.log.restart()
+        held = len(it.log.content())
+        it.log.restart(0.0)
         it.append(1)
-        assert numbers([await receive_frames(socket)]) == [0]
-        assert numbers(await it.replayed(0)) == [0]
+        messages = [await receive_frames(socket) for _ in range(3)]
+        assert numbers(messages) == [0, 1, 2]
+        cleared, told, fresh = (msgpack.unpackb(message[-1])[1] for message in messages)
+        assert cleared == [{"type": "AllBlocksCleared"}]
+        assert [event["type"] for event in told] == ["BlockStored"] * held
+        assert len(fresh) == 1
+        assert await it.replayed(0) == messages
 
 
 async def test_sglangs_publisher_clears_first_and_replays_without_the_topic() -> None:
@@ -155,9 +161,10 @@ async def test_sglangs_publisher_clears_first_and_replays_without_the_topic() ->
         assert {len(each) for each in (clearing, *rest)} == {2}
         assert msgpack.unpackb(clearing[-1])[1:] == [[{"type": "AllBlocksCleared"}], None]
         assert numbers(await it.replayed(1)) == [1, 2]
-        it.log.restart()
-        it.append(1)
-        assert numbers(await it.replayed(0)) == [0]
+        it.log.restart(0.0)
+        clearing, _ = again = await it.replayed(0)
+        assert numbers(again) == [0, 1]
+        assert msgpack.unpackb(clearing[-1])[1:] == [[{"type": "AllBlocksCleared"}], None]
 
 
 async def test_a_publisher_without_replay_listens_once() -> None:

@@ -192,9 +192,13 @@ async def test_a_publisher_that_restarts_counts_from_one_on_open_streams() -> No
         for number in range(3):
             await it.ask(range(number * 100, number * 100 + 16))
         assert [(await subscription.batch()).sequence_number for _ in range(3)] == [1, 2, 3]
-        it.engine.kv_events.restart()
+        it.engine.kv_events.restart(0.0)
         await it.ask(range(1000, 1016))
-        assert (await subscription.batch()).sequence_number == 1
+        cleared, told, fresh = [await subscription.batch() for _ in range(3)]
+        assert [each.sequence_number for each in (cleared, told, fresh)] == [1, 2, 3]
+        assert [event.WhichOneof("data") for event in cleared.events] == ["cleared"]
+        assert len(hashes(told)) == 3
+        assert set(hashes(told) + hashes(fresh)) == set(it.engine.kv_events.content())
 
 
 async def test_the_load_is_told_when_requests_come_and_go_without_events() -> None:
