@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from replay.config.address import unix_socket
-from replay.config.engines import CannedConfig, EngineConfig, RealisticConfig
+from replay.config.engines import CannedConfig, EngineConfig, RealisticConfig, UpstreamConfig
 from replay.config.model import WorkerConfig
 from replay.engines.base import Engine, Model
 from replay.engines.canned import CannedEngine
@@ -48,3 +48,22 @@ def put_script_over(engines: Sequence[Engine], book: ScriptBook, *, strict: bool
         id(engine): ScriptEngine(engine, book, strict=strict) for engine in engines
     }
     return [over[id(engine)] for engine in engines]
+
+
+def simulator_of(engine: Engine) -> RealisticEngine | None:
+    """Return the realistic engine that *engine* is or lies over, if there is one."""
+    if isinstance(engine, ScriptEngine):
+        return simulator_of(engine.below)
+    return engine if isinstance(engine, RealisticEngine) else None
+
+
+def kind_of(engine: Engine) -> str:
+    """Return what the configuration calls the kind of *engine*; `other` for an engine of others."""
+    if isinstance(engine, ScriptEngine):
+        return kind_of(engine.below)
+    kinds = {
+        CannedEngine: CannedConfig.kind,
+        RealisticEngine: RealisticConfig.kind,
+        UpstreamEngine: UpstreamConfig.kind,
+    }
+    return next((kind for cls, kind in kinds.items() if isinstance(engine, cls)), "other")

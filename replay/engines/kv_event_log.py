@@ -38,7 +38,8 @@ class KvEventLog:
     def __init__(self, capacity: int) -> None:
         self._batches: deque[KvBatch] = deque(maxlen=capacity)
         self._next_event_id = 1
-        self._to_withhold = 0
+        #: How many of the next batches are kept from those who listen.
+        self.to_withhold = 0
         self._content: dict[int, tuple[BlocksStored, int]] = {}
         self._listeners: dict[object, Callable[[], None]] = {}
         #: The number of the last batch; 0 before the first.
@@ -54,8 +55,8 @@ class KvEventLog:
     def append(self, events: Sequence[KvEvent], unix_seconds: float) -> None:
         """Keep a batch and tell the listeners."""
         self.last += 1
-        withheld = self._to_withhold > 0
-        self._to_withhold -= withheld
+        withheld = self.to_withhold > 0
+        self.to_withhold -= withheld
         batch = KvBatch(self.last, self._next_event_id, unix_seconds, events, withheld)
         self._batches.append(batch)
         self._next_event_id += len(events)
@@ -81,7 +82,7 @@ class KvEventLog:
 
     def withhold(self, batches: int) -> None:
         """Keep the next *batches* from those who listen; who resumes gets them all the same."""
-        self._to_withhold = batches
+        self.to_withhold = batches
 
     def restart(self, unix_seconds: float) -> None:
         """Begin anew with number 1, as a publisher does whose engine lives on.
@@ -92,7 +93,7 @@ class KvEventLog:
         self._batches.clear()
         self.last = 0
         self.generation += 1
-        self._to_withhold = 0
+        self.to_withhold = 0
         self.append([CacheCleared()], unix_seconds)
         while events := list(islice(again, BLOCKS_TOLD_AT_ONCE)):
             self.append(events, unix_seconds)

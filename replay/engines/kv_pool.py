@@ -52,6 +52,15 @@ class KvPool:
         """Iterate over the hashes of the contents held."""
         return iter(self._copies)
 
+    @property
+    def free(self) -> int:
+        """How many blocks have no content that anybody could find."""
+        return self._free
+
+    def copies(self, content_hash: int) -> Sequence[Block]:
+        """Return the blocks with this content: none, if it is not in the cache."""
+        return self._copies.get(content_hash, ())
+
     def match(self, hashes: Iterable[int]) -> list[Block]:
         """Return cached blocks for the longest prefix of *hashes*.  Nobody holds them by that."""
         found = []

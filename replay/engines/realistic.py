@@ -8,10 +8,11 @@ in one wake-up.
 import time
 from array import array
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, cast
 
+import attrs
 import trio
 from purerpc.grpclib.exceptions import ResourceExhaustedError
 
@@ -20,11 +21,14 @@ from replay._proto import tokenspeed_scheduler_pb2 as pb
 from replay.config.engines import RealisticConfig
 from replay.engines.answer_sequences import AnswerSequence, AnswerStream
 from replay.engines.base import Answer, Generation, Loads, Model
-from replay.engines.block_hash import hash_blocks
+from replay.engines.kv_event_delay import KvEventDelay
 from replay.engines.kv_event_log import KvEventLog
 from replay.engines.kv_event_publisher import open_kv_publisher
 from replay.engines.kv_event_stream import KvEventStreams
+from replay.engines.kv_pool import KvPool
 from replay.engines.load_timing import load_timing
+from replay.engines.pass_log import PassLog
+from replay.engines.read_prompt import read_prompt
 from replay.engines.sampling import plan_choice
 from replay.engines.scheduler import Pass, Scheduler
 from replay.engines.throughput import Throughput
@@ -32,9 +36,6 @@ from replay.engines.validation import check_request
 
 #: Chunks that are written before others get a turn: about a millisecond.
 BURST_CHUNKS = 512
-
-#: Prompt tokens that are hashed before others get a turn: about a millisecond.
-BURST_PROMPT_TOKENS = 16_384
 
 #: A loop that was held up longer than this (a machine that slept) does not catch up.
 MAX_BEHIND_SECONDS = 1.0
@@ -70,9 +71,15 @@ class RealisticEngine:
         self._submitted_at = 0.0
         self._idle = trio.lowlevel.ParkingLot()
         self._seen_requests = (0, 0)
-        self._late: deque[tuple[float, Progress]] = deque()
+        self._late: deque[_Written] = deque()
         self._late_news = trio.Event()
         self.kv_events = KvEventLog(config.kv_events_buffer_steps)
+        self._kv_delay = KvEventDelay(self.kv_events)
+        #: What subscribers to KV events are told of the load: a layer above may hold requests too.
+        self.reported_loads: Callable[[], Loads] = self.loads
+        self._is_paused = False
+        self._resumed = trio.Event()
+        self._pass_log: PassLog | None = None
         self._host = host
         base_port = config.kv_events_zmq_base_port
         self._kv_port = None if base_port is None else base_port + 2 * number
@@ -93,6 +100,7 @@ class RealisticEngine:
                     parts.start_soon(publisher.run)
                 if self._overhead_seconds:
                     parts.start_soon(self._write_late)
+                parts.start_soon(self._kv_delay.run)
                 parts.start_soon(self._run_passes)
                 task_status.started()
 
@@ -156,7 +164,7 @@ class RealisticEngine:
         """Return FlushCache and SubscribeKvEvents, if there is a prefix cache."""
         if not self._config.prefix_cache:
             return {}
-        streams = KvEventStreams(self.kv_events, self.loads)
+        streams = KvEventStreams(self.kv_events, lambda: self.reported_loads())
         return {"FlushCache": self.flush_cache, "SubscribeKvEvents": streams.subscribe}
 
     async def flush_cache(self, message: common.FlushCacheRequest) -> common.FlushCacheResponse:
@@ -171,7 +179,54 @@ class RealisticEngine:
 
     def clear_cache(self) -> None:
         """Forget all cached content now.  What runs goes on, outside the cache."""
-        self.kv_events.append(self._scheduler.clear_cache(), time.time())
+        self._kv_delay.append(self._scheduler.clear_cache(), time.time())
+
+    # ---- what an operator may see and do
+
+    @property
+    def pool(self) -> KvPool:
+        """The KV pool, to look at."""
+        return self._scheduler.pool
+
+    @property
+    def block_size(self) -> int:
+        """Tokens of a KV block."""
+        return self._config.block_size
+
+    @property
+    def has_prefix_cache(self) -> bool:
+        """Whether prompts share cached blocks, and KV events are sent."""
+        return self._config.prefix_cache
+
+    @property
+    def kv_event_delay_seconds(self) -> float:
+        """By how much KV events come late."""
+        return self._kv_delay.seconds
+
+    @kv_event_delay_seconds.setter
+    def kv_event_delay_seconds(self, seconds: float) -> None:
+        self._kv_delay.seconds = seconds
+
+    def cached_tokens(self, prompt_tokens: int, hashes: Sequence[int]) -> int:
+        """Return how much of a prompt a request that was admitted now would find cached.
+
+        *hashes* are those of the prompt's full blocks.
+        """
+        return self._scheduler.cached_tokens(prompt_tokens, hashes)
+
+    def pause(self) -> None:
+        """Begin no pass until `resume`; the one that is under way ends."""
+        self._is_paused = True
+
+    def resume(self) -> None:
+        """Go on with passes."""
+        self._is_paused = False
+        self._resumed.set()
+        self._resumed = trio.Event()
+
+    def keep_passes(self, log: PassLog | None) -> None:
+        """Write every pass down in *log*; None: no more."""
+        self._pass_log = log
 
     # ---- a request's side
 
@@ -180,18 +235,10 @@ class RealisticEngine:
 
         A prompt without ids is computed as its first token.
         """
-        ids = generation.message.tokenized.input_ids
-        prompt = array("I")
-        hashes: list[int] = []
-        block_size = self._config.block_size
-        step = max(1, BURST_PROMPT_TOKENS // block_size) * block_size
-        for start in range(0, len(ids), step):
-            if start:
-                await trio.lowlevel.checkpoint()
-            piece = array("I", ids[start : start + step])
-            prompt += piece
-            if self._config.prefix_cache:
-                hashes += hash_blocks(piece, block_size, hashes[-1] if hashes else None)
+        prompt, hashes = await read_prompt(
+            generation.message.tokenized.input_ids,
+            self._config.block_size if self._config.prefix_cache else None,
+        )
         return prompt or array("I", [self.model.bos_token_id]), hashes
 
     def _submit(self, stream: AnswerStream) -> None:
@@ -227,6 +274,9 @@ class RealisticEngine:
     async def _run_passes(self) -> None:
         model_time = trio.current_time()
         while True:
+            while self._is_paused:
+                await self._resumed.wait()
+                model_time = max(model_time, trio.current_time())
             next_pass = self._scheduler.begin_pass()
             if next_pass is None:
                 await self._submitted.wait()
@@ -244,31 +294,45 @@ class RealisticEngine:
         outcome = self._scheduler.finish_pass(finished)
         if outcome.events:
             self._seen_requests = len(self._scheduler.running), len(self._scheduler.waiting)
-            self.kv_events.append(outcome.events, time.time())
+            self._kv_delay.append(outcome.events, time.time())
         else:
             self._tell_load()
-        progress = cast(Progress, outcome.progress)
+        written = _Written(
+            finished, model_time + self._overhead_seconds, cast(Progress, outcome.progress)
+        )
         if not self._overhead_seconds:
-            await self._write(progress)
+            await self._write(written)
         else:
-            self._late.append((model_time + self._overhead_seconds, progress))
+            self._late.append(written)
             self._late_news.set()
 
     async def _write_late(self) -> None:
         """Write what passes made, each of them the overhead later."""
         while True:
             while self._late:
-                due, progress = self._late.popleft()
-                await trio.sleep_until(due)
-                await self._write(progress)
+                written = self._late.popleft()
+                await trio.sleep_until(written.due)
+                await self._write(written)
             await self._late_news.wait()
             self._late_news = trio.Event()
 
-    async def _write(self, progress: Progress) -> None:
+    async def _write(self, written: "_Written") -> None:
         """Hand the tokens of a pass to their streams."""
         tokens = 0
-        for number, (sequence, first, last) in enumerate(progress, 1):
+        for number, (sequence, first, last) in enumerate(written.progress, 1):
             tokens += sequence.write(first, last)
             if number % BURST_CHUNKS == 0:
                 await trio.lowlevel.checkpoint()
-        self._throughput.add(tokens, trio.current_time())
+        now = trio.current_time()
+        self._throughput.add(tokens, now)
+        if self._pass_log is not None:
+            self._pass_log.note(written.of, tokens, late_seconds=now - written.due)
+
+
+@attrs.frozen(eq=False)
+class _Written:
+    """What a pass made, and when it is due to be written."""
+
+    of: Pass
+    due: float
+    progress: Progress

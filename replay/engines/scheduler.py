@@ -265,6 +265,10 @@ class Scheduler:
             unused += len(sequence.blocks) * block_size - held
         return self.pool.active * block_size - unused
 
+    def cached_tokens(self, prompt_tokens: int, hashes: Iterable[int]) -> int:
+        """Return how many tokens of a prompt with these blocks would not have to be computed."""
+        return self._block_size * len(self._cached(prompt_tokens, hashes))
+
     def waiting_uncached_tokens(self) -> int:
         """Return how many tokens of the queue would have to be computed now."""
         return sum(each.known - self._block_size * len(self._match(each)) for each in self.waiting)
@@ -282,10 +286,13 @@ class Scheduler:
 
     def _match(self, sequence: KvSequence) -> list[Block]:
         """Return the cached blocks it could use: never its last one, which gives the next token."""
+        return self._cached(sequence.known, sequence.hashes)
+
+    def _cached(self, known: int, hashes: Iterable[int]) -> list[Block]:
         if not self._config.prefix_cache:
             return []
-        useful = (sequence.known - 1) // self._block_size
-        return self.pool.match(islice(sequence.hashes, useful))
+        useful = (known - 1) // self._block_size
+        return self.pool.match(islice(hashes, useful))
 
     def _continue(self, next_pass: Pass, sequences: list[KvSequence]) -> None:
         block_size = self._block_size

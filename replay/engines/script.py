@@ -10,11 +10,12 @@ from typing import Any
 
 import attrs
 import trio
-from purerpc.grpclib.exceptions import NotFoundError, RpcFailedError, raise_status
+from purerpc.grpclib.exceptions import NotFoundError, raise_status
 from purerpc.grpclib.status import Status, StatusCode
 
 from replay._proto import tokenspeed_scheduler_pb2 as pb
 from replay.engines.base import Answer, Engine, Generation, Loads, Model
+from replay.engines.own_abort import AbortMethod, abort_below
 from replay.engines.sampling import output_logprobs
 from replay.engines.script_book import ScriptBook, Step, plan_steps
 from replay.engines.script_file import ScriptedChoice
@@ -33,6 +34,11 @@ class ScriptEngine:
         self._book = book
         self._strict = strict
         self._playing: InFlight[trio.CancelScope] = InFlight()
+
+    @property
+    def below(self) -> Engine:
+        """The engine below the script."""
+        return self._engine
 
     # ---- replay.engines.base.Engine
 
@@ -97,19 +103,13 @@ class ScriptEngine:
             for index in range(generation.choices):
                 answer.finish("abort", index)
 
-    async def _abort(self, below: Any, message: pb.AbortRequest, request: Call) -> pb.AbortResponse:
+    async def _abort(
+        self, below: AbortMethod, message: pb.AbortRequest, request: Call
+    ) -> pb.AbortResponse:
         playing = self._playing.find(message.request_id)
         for scope in playing:
             scope.cancel()
-        try:
-            response: pb.AbortResponse = await below(message, request)
-        except RpcFailedError:
-            if not playing:
-                raise
-        else:
-            if response.success or not playing:
-                return response
-        return pb.AbortResponse(success=True, message=f"aborted {len(playing)}")
+        return await abort_below(below, message, request, ended=len(playing))
 
 
 # ---- playing

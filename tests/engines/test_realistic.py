@@ -12,11 +12,8 @@ from replay._proto import common_pb2 as common
 from replay.config.engines import RealisticConfig
 from replay.engines.base import Engine, Model
 from replay.engines.kv_events import CacheCleared
-from replay.engines.realistic import (
-    BURST_PROMPT_TOKENS,
-    MAX_BEHIND_SECONDS,
-    RealisticEngine,
-)
+from replay.engines.read_prompt import BURST_PROMPT_TOKENS
+from replay.engines.realistic import MAX_BEHIND_SECONDS, RealisticEngine
 from replay.errors import ConfigError
 from tests.engines.fake_answer import FakeAnswer
 from tests.engines.requests import generation
