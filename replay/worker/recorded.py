@@ -1,0 +1,146 @@
+"""A layer over one worker's engine that writes down what becomes of each request."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import trio
+from purerpc.grpclib.exceptions import RpcFailedError
+
+from replay._proto import tokenspeed_scheduler_pb2 as pb
+from replay.engines.base import Answer, Engine, Generation, Loads, Model
+from replay.worker.answer_layer import AnswerLayer
+from replay.worker.cache_oracle import CacheOracle
+from replay.worker.request_records import RequestRecord, RequestRecords
+
+
+class RecordedEngine:
+    """Answers as *engine* does, and keeps a record of each request of *worker*.
+
+    Implements `replay.engines.base.Engine`.
+    """
+
+    def __init__(
+        self, engine: Engine, worker: int, *, records: RequestRecords, oracle: CacheOracle
+    ) -> None:
+        self._engine = engine
+        self._worker = worker
+        self._records = records
+        self._oracle = oracle
+
+    @property
+    def model(self) -> Model:
+        """The model of the engine below."""
+        return self._engine.model
+
+    @property
+    def sends_headers(self) -> bool:
+        """As the engine below."""
+        return self._engine.sends_headers
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Run the engine below."""
+        await self._engine.run(task_status=task_status)
+
+    def check(self, request: pb.GenerateRequest) -> str | None:
+        """Return what the engine below finds wrong with *request*."""
+        return self._engine.check(request)
+
+    async def generate(self, generation: Generation, answer: Answer) -> None:
+        """Answer one request; raises what the engine below raises."""
+        age_ns = int((trio.current_time() - generation.arrival) * 1e9)
+        record = self._records.begin(
+            self._worker,
+            generation.request_id,
+            arrival_unix_ns=time.time_ns() - age_ns,
+            stream=generation.message.stream,
+            choices=generation.choices,
+            prompt_tokens=generation.prompt_tokens,
+        )
+        outcome = "INTERNAL"
+        try:
+            record.cached_at_arrival = await self._oracle.look_up(generation, self._worker)
+            watched = _WatchedAnswer(answer, record, generation.arrival)
+            await self._engine.generate(generation, watched)
+            outcome = "OK"
+        except RpcFailedError as error:
+            outcome = error.status.status_code.name
+            raise
+        except trio.Cancelled:
+            outcome = "CANCELLED"
+            raise
+        finally:
+            record.outcome = outcome
+            record.duration_ms = _ms_since(generation.arrival)
+
+    def loads(self) -> Loads:
+        """Return what the engine below holds."""
+        return self._engine.loads()
+
+    def methods(self) -> Mapping[str, Any]:
+        """Return the methods of the engine below."""
+        return self._engine.methods()
+
+
+class _WatchedAnswer(AnswerLayer):
+    """Writes into *record* what passes."""
+
+    def __init__(self, answer: Answer, record: RequestRecord, arrival: float) -> None:
+        super().__init__(answer)
+        self._record = record
+        self._arrival = arrival
+
+    def set_cached_tokens(self, count: int) -> None:
+        self._record.cached_tokens = count
+        super().set_cached_tokens(count)
+
+    def tokens(self, ids: Sequence[int], index: int = 0) -> None:
+        self._note_tokens(len(ids))
+        super().tokens(ids, index)
+
+    def finish(
+        self,
+        reason: str,
+        index: int = 0,
+        *,
+        matched: int | str | None = None,
+        spec_accepted: int = 0,
+        spec_draft: int = 0,
+    ) -> None:
+        self._record.finish_reasons.append(reason)
+        super().finish(
+            reason, index, matched=matched, spec_accepted=spec_accepted, spec_draft=spec_draft
+        )
+
+    def fail(self, message: str, index: int = 0) -> None:
+        self._record.finish_reasons.append("error")
+        super().fail(message, index)
+
+    def whole(self, ids: Sequence[int], reason: str, *, matched: int | None = None) -> None:
+        self._note_tokens(len(ids))
+        self._record.finish_reasons.append(reason)
+        super().whole(ids, reason, matched=matched)
+
+    def forward(self, response: pb.GenerateResponse, packed: bytes | None = None) -> None:
+        if response.WhichOneof("response") == "chunk":
+            self._note_tokens(len(response.chunk.token_ids))
+        else:
+            complete = response.complete
+            if not self._record.stream:
+                self._note_tokens(len(complete.output_ids))
+            self._record.cached_tokens = complete.cached_tokens
+            self._record.finish_reasons.append(complete.finish_reason)
+        super().forward(response, packed)
+
+    def _note_tokens(self, count: int) -> None:
+        if not count:
+            return
+        record = self._record
+        record.last_token_ms = _ms_since(self._arrival)
+        if record.first_token_ms is None:
+            record.first_token_ms = record.last_token_ms
+        record.output_tokens += count
+
+
+def _ms_since(moment: float) -> float:
+    return (trio.current_time() - moment) * 1000
