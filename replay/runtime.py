@@ -39,8 +39,11 @@ from replay.rpc.server import Server
 from replay.rpc.tls import server_context
 from replay.taps.status import tap_status
 from replay.taps.taps import Taps
+from replay.web.admin import admin_routes
+from replay.web.admin_token import read_admin_token
 from replay.web.app import build_app
 from replay.web.serve import serving_http
+from replay.worker.fleet import Fleet
 from replay.worker.model_folder import model_from_folder
 from replay.worker.request_capture import FileCapture
 from replay.worker.service import ANSWERED_WHILE_DRAINING, Scheduler
@@ -138,6 +141,10 @@ async def open_runtime(config: Config, *, engine: Engine | None = None) -> Async
     tls = None
     if worker.tls is not None:
         tls = server_context(worker.tls.certificate, worker.tls.key, worker.tls.client_ca)
+    token = None if config.http.token_file is None else read_admin_token(config.http.token_file)
+    # Without admin nothing lies over the engines.
+    fleet = Fleet(engines) if config.http.admin else None
+    answering = engines if fleet is None else [each.answering for each in fleet.members]
     async with AsyncExitStack() as stack:
         capture = await stack.enter_async_context(_open_capture(worker))
         listening = stack.enter_context(_listening(_addresses(worker)))
@@ -148,8 +155,8 @@ async def open_runtime(config: Config, *, engine: Engine | None = None) -> Async
         taps = await stack.enter_async_context(open_mirror(config)) if config.taps else None
         metrics = WorkerMetrics()
         workers = [
-            _build_worker(each, config, capture=capture, taps=taps, metrics=metrics)
-            for each in engines
+            _build_worker(each, answers, config, capture=capture, taps=taps, metrics=metrics)
+            for each, answers in zip(engines, answering, strict=True)
         ]
         runtime = Runtime(
             config,
@@ -162,7 +169,8 @@ async def open_runtime(config: Config, *, engine: Engine | None = None) -> Async
         )
         if http is not None:
             log.info("http", address=runtime.http_address)
-            await stack.enter_async_context(serving_http(_build_app(runtime), http))
+            app = _build_app(runtime, fleet, token)
+            await stack.enter_async_context(serving_http(app, http))
         await stack.enter_async_context(_running(runtime, tls))
         yield runtime
 
@@ -302,6 +310,7 @@ def _engines(config: Config, given: Engine | None) -> list[Engine]:
 
 def _build_worker(
     engine: Engine,
+    answering: Engine,
     config: Config,
     *,
     capture: FileCapture | None,
@@ -311,7 +320,7 @@ def _build_worker(
     worker = config.worker
     limits = worker.limits
     scheduler = Scheduler(
-        engine,
+        answering,
         capture=capture,
         taps=taps,
         metrics=metrics,
@@ -342,5 +351,18 @@ def _build_worker(
     return Worker(engine, scheduler, health, server)
 
 
-def _build_app(runtime: Runtime) -> Starlette:
-    return build_app(runtime.registry, is_healthy=lambda: runtime.is_healthy, status=runtime.status)
+def _build_app(runtime: Runtime, fleet: Fleet | None, token: str | None) -> Starlette:
+    def worker_status(number: int) -> Mapping[str, Any]:
+        scheduler = runtime.workers[number].scheduler
+        return {
+            "addresses": list(runtime.listening[number].names),
+            "is_healthy": scheduler.is_healthy,
+            "in_flight": scheduler.in_flight,
+        }
+
+    return build_app(
+        runtime.registry,
+        is_healthy=lambda: runtime.is_healthy,
+        status=runtime.status,
+        routes=() if fleet is None else admin_routes(fleet, worker_status, token=token),
+    )

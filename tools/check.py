@@ -73,8 +73,9 @@ def check_wheel() -> None:
         module("pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, str(ROOT))
         (wheel,) = outside.glob("replay-*.whl")
         names = set(zipfile.ZipFile(wheel).namelist())
-        if "replay/py.typed" not in names or not any(name.endswith("/LICENSE") for name in names):
-            raise StepError("the wheel lacks py.typed or the licence")
+        lacks = {"replay/py.typed", "replay/web/openapi.yaml"} - names
+        if lacks or not any(name.endswith("/LICENSE") for name in names):
+            raise StepError(f"the wheel lacks {', '.join(sorted(lacks)) or 'the licence'}")
         strangers = {name.split("/")[0] for name in names if not name.startswith("replay")}
         if strangers:
             raise StepError(f"the wheel would install {', '.join(sorted(strangers))}")

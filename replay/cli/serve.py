@@ -74,6 +74,9 @@ FLAGS = (
     Flag("--grpc-max-message-bytes", "worker.limits.message_bytes", "N", "Longest message."),
     Flag("--weight-version", "worker.weight_version", "TEXT", "Advertised version of the weights."),
     Flag("--http-port", "http.port", "PORT", "Serve metrics, health and status; 0 picks a port."),
+    Flag("--http-host", "http.host", "ADDRESS", "Where that is served."),
+    Flag("--admin", "http.admin", "", "Serve truth and faults there too; on loopback only."),
+    Flag("--token-file", "http.token_file", "FILE", "Bearer token that these ask for."),
     Flag(
         "--default-sampling-params",
         "worker.default_sampling_params",

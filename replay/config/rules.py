@@ -18,7 +18,6 @@ from replay.config.model import (
 )
 from replay.config.problems import Fault, format_path
 from replay.config.tap_rules import event_plane_faults, taps_faults
-from replay.config.unbuilt import unbuilt_faults
 from replay.config.worker_rules import LAST_PORT, host_faults, worker_faults
 from replay.errors import ConfigError
 
@@ -42,7 +41,6 @@ def find_faults(config: Config) -> Iterator[Fault]:
     yield from _shutdown_faults(config.shutdown)
     yield from taps_faults(config)
     yield from _sharing_faults(config)
-    yield from unbuilt_faults(config)
 
 
 def find_warnings(config: Config) -> list[str]:
@@ -57,6 +55,8 @@ def find_warnings(config: Config) -> list[str]:
         )
     if worker.capture_extended and worker.capture is None:
         warnings.append("worker.capture_extended: there is no worker.capture to extend")
+    if config.http.token_file is not None and not config.http.admin:
+        warnings.append("http.token_file: has no effect without http.admin")
     if isinstance(worker.engine, UpstreamConfig) and not worker.overrides:
         warnings += [
             f"worker.{name}: has no effect, the upstream has its own"

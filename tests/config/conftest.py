@@ -22,12 +22,6 @@ def as_settings(flags: Mapping[str, str]) -> list[tuple[Setting, str]]:
 
 
 @pytest.fixture
-def all_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read keys by their own rules, also while their part of the program is missing."""
-    monkeypatch.setattr("replay.config.unbuilt.UNBUILT", {})
-
-
-@pytest.fixture
 def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
     """Read a text as the file `taps.yaml`, with flags by their keys over it."""
     monkeypatch.chdir(tmp_path)

@@ -25,7 +25,6 @@ from replay.errors import ConfigError
 Load = Callable[..., Config]
 Problems = Callable[..., list[str]]
 
-pytestmark = pytest.mark.usefixtures("all_built")
 
 TAP = TapConfig(name="a", capture=TapCapture.REQUEST)
 

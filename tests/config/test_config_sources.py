@@ -11,7 +11,6 @@ from replay.config import (
     CannedConfig,
     Config,
     EngineConfig,
-    HttpConfig,
     KvEventsWire,
     LimitsConfig,
     RealisticConfig,
@@ -25,7 +24,6 @@ from replay.config import (
     load_config,
 )
 from replay.config.problems import Setting
-from replay.config.unbuilt import UNBUILT
 from replay.errors import ConfigError
 
 Load = Callable[..., Config]
@@ -110,7 +108,6 @@ def test_a_file_that_cannot_be_opened_is_named_with_the_reason(tmp_path: Path) -
         load_config(str(tmp_path))
 
 
-@pytest.mark.usefixtures("all_built")
 def test_dynamos_environment_stands_in_for_what_the_file_leaves_out(load: Load) -> None:
     environ = {"DYN_EVENT_PLANE_HOST": " [::1] ", "DYN_FILE_KV": "/kv"}
     plane = load(TAPS, environ=environ).event_plane
@@ -123,7 +120,6 @@ def test_dynamos_environment_stands_in_for_what_the_file_leaves_out(load: Load) 
     assert (plane.advertise, plane.discovery.root) == ("::1", "/kv")
 
 
-@pytest.mark.usefixtures("all_built")
 def test_a_wildcard_in_the_environment_is_named(problems: Problems) -> None:
     assert problems(TAPS, environ={"DYN_EVENT_PLANE_HOST": "0.0.0.0"}) == [
         '$DYN_EVENT_PLANE_HOST: must be an address that consumers can reach, is "0.0.0.0"'
@@ -137,30 +133,8 @@ def test_the_environment_says_nothing_when_it_is_blank_or_there_is_no_tap(
     assert load(FILE, environ={"DYN_EVENT_PLANE_HOST": host}).event_plane.advertise is None
 
 
-@pytest.mark.parametrize("key", sorted(UNBUILT))
-def test_a_key_without_its_part_is_refused_by_name(problems: Problems, key: str) -> None:
-    values = {
-        "event_plane": "{event_plane: {heartbeat_seconds: 2}}",
-        "http.port": "{http: {port: 0}}",
-        "http.admin": "{http: {port: 0, admin: true}}",
-        "http.token_file": "{http: {token_file: taps.yaml}}",
-        "taps": "{taps: [{name: a, capture: request}]}",
-    }
-    said = values[key].removeprefix("{").removesuffix("}")
-    rest = "" if key == "taps" else "taps: [], "
-    lines = problems(f"{{schema_version: 1, {rest}{said}}}")
-    assert f"taps.yaml:1: $.{key}: is not built yet" in lines
-
-
-def test_a_key_without_its_part_may_say_its_default(load: Load) -> None:
+def test_a_file_may_say_the_defaults(load: Load) -> None:
     assert load("\n".join(describe(Config()))) == Config()
-
-
-def test_an_embedding_program_is_refused_as_well() -> None:
-    if not UNBUILT:
-        pytest.skip("everything is built")
-    with pytest.raises(ConfigError, match="is not built yet"):
-        check_config(Config(http=HttpConfig(port=0, admin=True)))
 
 
 #: Texts that YAML would read as something else, or could not hold without quotes.
@@ -206,7 +180,6 @@ CONFIGS = st.builds(
 )
 
 
-@pytest.mark.usefixtures("all_built")
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(CONFIGS)
 def test_the_effective_configuration_can_be_read_again(load: Load, config: Config) -> None:

@@ -18,7 +18,6 @@ from replay.errors import ConfigError
 Load = Callable[..., Config]
 Problems = Callable[..., list[str]]
 
-pytestmark = pytest.mark.usefixtures("all_built")
 
 #: The form of a file as it is written for Dynamo.
 DYNAMO = """\

@@ -16,7 +16,6 @@ from replay.config import (
 Load = Callable[..., Config]
 Problems = Callable[..., list[str]]
 
-pytestmark = pytest.mark.usefixtures("all_built")
 
 HEAD = "schema_version: 1\ntaps:\n  - name: a\n    capture: request\n"
 
