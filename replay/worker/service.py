@@ -287,9 +287,7 @@ def scheduler_load(loads: Loads, *, include: frozenset[str]) -> pb.SchedulerLoad
         max_running_requests=loads.max_running,
         num_waiting_uncached_tokens=loads.waiting_uncached_tokens,
         token_usage=loads.token_usage,
-        active_token_usage=(
-            loads.active_tokens / loads.max_total_tokens if loads.max_total_tokens else 0.0
-        ),
+        active_token_usage=loads.active_token_usage,
         gen_throughput=loads.throughput,
         cache_hit_rate=loads.cache_hit_rate,
         utilization=_utilization(loads),
