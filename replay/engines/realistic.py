@@ -37,6 +37,11 @@ from replay.engines.validation import check_request
 #: Chunks that are written before others get a turn: about a millisecond.
 BURST_CHUNKS = 512
 
+#: From the arrival of a request until the engine has it, reading is all that happens: that is no
+#: work of the engine that is simulated, whose time has begun.  If it took longer the request was
+#: held, and the time begins when it is let go.
+OWN_WORK_SECONDS = 0.005
+
 #: A loop that was held up longer than this (a machine that slept) does not catch up.
 MAX_BEHIND_SECONDS = 1.0
 
@@ -113,6 +118,8 @@ class RealisticEngine:
 
         Raises RESOURCE_EXHAUSTED for what the KV pool could not hold even if it were empty.
         """
+        now = trio.current_time()
+        asked_at = generation.arrival if now - generation.arrival < OWN_WORK_SECONDS else now
         prompt, hashes = await self._read_prompt(generation)
         stream = AnswerStream(answer)
         trims = not generation.message.sampling_params.no_stop_trim
@@ -133,7 +140,7 @@ class RealisticEngine:
                     f"{self._scheduler.pool.capacity} KV blocks of {self._config.block_size}"
                 )
         try:
-            self._submit(stream)
+            self._submit(stream, asked_at)
             await stream.ended.wait()
         finally:
             self._withdraw(stream)
@@ -241,10 +248,10 @@ class RealisticEngine:
         )
         return prompt or array("I", [self.model.bos_token_id]), hashes
 
-    def _submit(self, stream: AnswerStream) -> None:
+    def _submit(self, stream: AnswerStream, asked_at: float) -> None:
         for sequence in stream.sequences:
             self._scheduler.submit(sequence)
-        self._submitted_at = trio.current_time()
+        self._submitted_at = asked_at
         self._submitted.set()
         self._tell_load()
 
@@ -292,19 +299,21 @@ class RealisticEngine:
 
     async def _finish_pass(self, finished: Pass, model_time: float) -> None:
         outcome = self._scheduler.finish_pass(finished)
+        due = model_time + self._overhead_seconds
+        written = _Written(finished, due, cast(Progress, outcome.progress))
+        if self._overhead_seconds:
+            self._late.append(written)
+            self._late_news.set()
+        else:
+            # Before the events, which take their time; nobody gets a turn in between.
+            self._write_burst(written)
         if outcome.events:
             self._seen_requests = len(self._scheduler.running), len(self._scheduler.waiting)
             self._kv_delay.append(outcome.events, time.time())
         else:
             self._tell_load()
-        written = _Written(
-            finished, model_time + self._overhead_seconds, cast(Progress, outcome.progress)
-        )
         if not self._overhead_seconds:
             await self._write(written)
-        else:
-            self._late.append(written)
-            self._late_news.set()
 
     async def _write_late(self) -> None:
         """Write what passes made, each of them the overhead later."""
@@ -317,22 +326,34 @@ class RealisticEngine:
             self._late_news = trio.Event()
 
     async def _write(self, written: "_Written") -> None:
-        """Hand the tokens of a pass to their streams."""
-        tokens = 0
-        for number, (sequence, first, last) in enumerate(written.progress, 1):
+        """Hand the tokens of a pass to their streams, in turns with others."""
+        while not written.is_done:
+            self._write_burst(written)
+            await trio.lowlevel.checkpoint()
+
+    def _write_burst(self, written: "_Written") -> None:
+        """Hand tokens to the next streams of a pass."""
+        start, tokens = written.position, 0
+        for sequence, first, last in written.progress[start : start + BURST_CHUNKS]:
             tokens += sequence.write(first, last)
-            if number % BURST_CHUNKS == 0:
-                await trio.lowlevel.checkpoint()
+        written.position += BURST_CHUNKS
+        written.tokens += tokens
         now = trio.current_time()
         self._throughput.add(tokens, now)
-        if self._pass_log is not None:
-            self._pass_log.note(written.of, tokens, late_seconds=now - written.due)
+        if written.is_done and self._pass_log is not None:
+            self._pass_log.note(written.of, written.tokens, late_seconds=now - written.due)
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class _Written:
-    """What a pass made, and when it is due to be written."""
+    """What a pass made, when it is due, and how much of it has been written."""
 
     of: Pass
     due: float
     progress: Progress
+    position: int = 0
+    tokens: int = 0
+
+    @property
+    def is_done(self) -> bool:
+        return 0 < self.position >= len(self.progress)

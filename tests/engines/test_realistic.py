@@ -55,6 +55,18 @@ async def test_a_lone_prompt_has_its_first_token_when_the_model_says(
     assert answer[0].ended_at == answer[0].times[-1]
 
 
+@pytest.mark.parametrize(("age", "left"), [(0.003, 0.007), (0.5, 0.010)])
+async def test_the_time_of_a_request_begins_with_its_arrival_unless_it_was_held(
+    autojump_clock: MockClock, age: float, left: float
+) -> None:
+    async with running(**ROUND) as engine:
+        await trio.sleep(1)
+        start, wanted, answer = trio.current_time(), generation(max_new_tokens=1), FakeAnswer()
+        wanted.arrival = start - age
+        await engine.generate(wanted, answer)
+    assert answer[0].times == pytest.approx([start + left])
+
+
 async def test_speedup_divides_every_duration(autojump_clock: MockClock) -> None:
     async with running(**ROUND, speedup=4, request_overhead_ms=8) as engine:
         start = trio.current_time()
