@@ -59,9 +59,15 @@ class AnswerSequence(KvSequence):
         stream = self.stream
         if stream.is_closed:
             return 0
+        ids = self.says[first:last]
         try:
-            ids = self.choice.ids[first:last]
-            self._write(ids, is_last=last == self.steps)
+            if not stream.is_started:
+                stream.is_started = True
+                stream.answer.set_cached_tokens(self.cached_tokens or 0)
+            if ids:
+                stream.answer.tokens(ids, self.index)
+            if last == self.steps:
+                self._finish()
         except Exception as error:  # belongs to one request; the others go on
             stream.error = error
             stream.is_closed = True
@@ -69,22 +75,15 @@ class AnswerSequence(KvSequence):
             return 0
         return len(ids)
 
-    def _write(self, ids: tuple[int, ...], *, is_last: bool) -> None:
+    def _finish(self) -> None:
         stream = self.stream
-        answer = stream.answer
-        if not stream.is_started:
-            stream.is_started = True
-            answer.set_cached_tokens(self.cached_tokens or 0)
-        if ids:
-            answer.tokens(ids, self.index)
-        if is_last:
-            answer.finish(
-                self.choice.reason,
-                self.index,
-                matched=self.choice.matched,
-                spec_accepted=self.draft_accepted,
-                spec_draft=self.drafted,
-            )
-            stream.unfinished -= 1
-            if not stream.unfinished:
-                stream.ended.set()
+        stream.answer.finish(
+            self.choice.reason,
+            self.index,
+            matched=self.choice.matched,
+            spec_accepted=self.draft_accepted,
+            spec_draft=self.drafted,
+        )
+        stream.unfinished -= 1
+        if not stream.unfinished:
+            stream.ended.set()

@@ -35,6 +35,7 @@ class KvSequence:
         "draft_accepted",
         "drafted",
         "evicted",
+        "fills_at",
         "full_blocks",
         "generated",
         "hashes",
@@ -43,6 +44,7 @@ class KvSequence:
         "known",
         "prompt",
         "publishes",
+        "room",
         "says",
         "steps",
         "take",
@@ -68,8 +70,12 @@ class KvSequence:
         #: Of the prompt's full blocks, and of those that were filled since.
         self.hashes = [*hashes]
         self.blocks: list[Block] = []
+        #: How many tokens `blocks` have room for.
+        self.room = 0
         #: How many of `blocks` are full, and so in the cache.
         self.full_blocks = 0
+        #: At how many computed tokens the next of them is full.
+        self.fills_at = 0
         self.is_running = False
         #: From its admission to its next token.
         self.is_prefilling = False
@@ -118,7 +124,7 @@ class Pass:
         self.prefill_requests += 1
         self.largest_prefill = max(self.largest_prefill, tokens)
 
-    def add_decode(self, sequence: KvSequence, tokens: int, cost: int) -> None:
+    def add_drafts(self, sequence: KvSequence, tokens: int, cost: int) -> None:
         """Compute the next *tokens*, which count as *cost*."""
         sequence.take = tokens
         self.sequences.append(sequence)
@@ -149,7 +155,8 @@ class Scheduler:
         """In the order of admission."""
         self.waiting: OrderedDict[KvSequence, None] = OrderedDict()
         self.preemptions = 0
-        self._under_way: list[KvSequence] = []
+        #: Those for which the pass under way has evicted something.
+        self._evicting: list[KvSequence] = []
         self._prompt_tokens_admitted = 0
         self._cached_tokens_admitted = 0
 
@@ -180,8 +187,9 @@ class Scheduler:
         self._prompt_tokens_admitted = self._cached_tokens_admitted = 0
         for sequence in self.running:
             sequence.publishes = False
-        for sequence in self._under_way:
+        for sequence in self._evicting:
             sequence.evicted = []
+        self._evicting = []
         return [CacheCleared()]
 
     # ---- passes
@@ -201,7 +209,6 @@ class Scheduler:
             self._continue(next_pass, list(self.running))
             if not next_pass.has_preempted:
                 self._admit(next_pass)
-        self._under_way = next_pass.sequences
         next_pass.duration_ms = self._timing.pass_ms(
             Work(
                 prefill_tokens=next_pass.prefill_tokens,
@@ -215,15 +222,15 @@ class Scheduler:
 
     def finish_pass(self, finished_pass: Pass) -> Outcome:
         """Take note of what the pass has computed."""
-        block_size = self._block_size
         caches = self._config.prefix_cache
         progress = []
         events: list[KvEvent] = []
         someone_finished = False
-        self._under_way = []
         # Evictions are told in the order of the sequences, but all of them came before anything was
         # completed: what one evicted and another completes has never been gone.
-        untold = {each for sequence in finished_pass.sequences for each in sequence.evicted}
+        untold = {each for sequence in self._evicting for each in sequence.evicted}
+        self._evicting = []
+        # Most of what follows is done for every token.
         for sequence in finished_pass.sequences:
             if sequence.evicted:  # by one that was cancelled meanwhile, too
                 removed = [each for each in sequence.evicted if each in untold]
@@ -233,23 +240,25 @@ class Scheduler:
                 sequence.evicted = []
             if not sequence.is_running:
                 continue
-            sequence.computed += sequence.take
-            if caches and sequence.computed // block_size > sequence.full_blocks:
-                self._fill_blocks(sequence, events, untold)
             new_tokens = sequence.take
+            sequence.computed = computed = sequence.computed + new_tokens
+            if computed >= sequence.fills_at and caches:
+                self._fill_blocks(sequence, events, untold)
             if sequence.is_prefilling:
-                if sequence.computed < sequence.known:
+                if computed < sequence.known:
                     continue
                 sequence.is_prefilling = False
                 new_tokens = 1
             first = sequence.generated
-            last = min(first + new_tokens, sequence.steps)
+            last = first + new_tokens
+            steps = sequence.steps
+            if last >= steps:
+                last = steps
+                someone_finished = True
+                self._retire(sequence)
             sequence.generated = last
             sequence.known += last - first
             progress.append((sequence, first, last))
-            if last == sequence.steps:
-                someone_finished = True
-                self._retire(sequence)
         if someone_finished:
             self.running = [each for each in self.running if each.is_running]
         return Outcome(progress, events)
@@ -295,29 +304,45 @@ class Scheduler:
         return self.pool.match(islice(hashes, useful))
 
     def _continue(self, next_pass: Pass, sequences: list[KvSequence]) -> None:
-        block_size = self._block_size
         drafts = self._config.spec_draft_tokens
+        in_pass = next_pass.sequences
+        context = decodes = 0
         for sequence in sequences:
-            budget = next_pass.budget
+            budget = next_pass.budget - decodes
             if budget <= 0:
                 break
             if not sequence.is_running:  # preempted by one before it
                 continue
-            if sequence.is_prefilling:
-                take = min(sequence.known - sequence.computed, budget)
-            elif drafts:
-                take = min(1 + self._accepted_drafts(sequence, drafts), budget)
-            else:
-                take = 1
-            missing = sequence.computed + take - len(sequence.blocks) * block_size
-            if missing > 0 and not self._grow(sequence, self._blocks_for(missing), next_pass):
+            if sequence.is_prefilling or drafts:
+                self._continue_by_several(sequence, drafts, budget, next_pass)
                 continue
-            if sequence.is_prefilling:
-                next_pass.add_prefill(sequence, take)
-            else:
-                sequence.drafted += drafts
-                sequence.draft_accepted += take - 1
-                next_pass.add_decode(sequence, take, min(1 + drafts, budget))
+            # A token for each of those that decode: this is done for every token.
+            if sequence.computed >= sequence.room and not self._grow(sequence, 1, next_pass):
+                continue
+            sequence.take = 1
+            in_pass.append(sequence)
+            decodes += 1
+            context += sequence.known
+        next_pass.budget -= decodes
+        next_pass.decode_requests += decodes
+        next_pass.decode_context += context
+
+    def _continue_by_several(
+        self, sequence: KvSequence, drafts: int, budget: int, next_pass: Pass
+    ) -> None:
+        if sequence.is_prefilling:
+            take = min(sequence.known - sequence.computed, budget)
+        else:
+            take = min(1 + self._accepted_drafts(sequence, drafts), budget)
+        missing = sequence.computed + take - sequence.room
+        if missing > 0 and not self._grow(sequence, self._blocks_for(missing), next_pass):
+            return
+        if sequence.is_prefilling:
+            next_pass.add_prefill(sequence, take)
+        else:
+            sequence.drafted += drafts
+            sequence.draft_accepted += take - 1
+            next_pass.add_drafts(sequence, take, min(1 + drafts, budget))
 
     def _accepted_drafts(self, sequence: KvSequence, drafts: int) -> int:
         """Return how many of the next drafts are right.
@@ -343,7 +368,10 @@ class Scheduler:
     def _allocate(self, sequence: KvSequence, count: int) -> None:
         blocks, evicted = self.pool.allocate(count)
         sequence.blocks += blocks
-        sequence.evicted += evicted
+        sequence.room += count * self._block_size
+        if evicted:
+            sequence.evicted += evicted
+            self._evicting.append(sequence)
 
     def _preempt(self, victim: KvSequence) -> None:
         self.preemptions += 1
@@ -359,6 +387,7 @@ class Scheduler:
         sequence.is_prefilling = False
         self.pool.release(sequence.blocks)
         sequence.blocks = []
+        sequence.room = 0
 
     def _admit(self, next_pass: Pass) -> None:
         while (
@@ -379,7 +408,8 @@ class Scheduler:
             self.pool.hold(hits)
             sequence.blocks = hits
             sequence.full_blocks = len(hits)
-            sequence.computed = cached
+            sequence.computed = sequence.room = cached
+            sequence.fills_at = cached + self._block_size
             if sequence.cached_tokens is None:
                 sequence.cached_tokens = cached
                 self._cached_tokens_admitted += cached
@@ -392,6 +422,7 @@ class Scheduler:
         block_size = self._block_size
         first, last = sequence.full_blocks, sequence.computed // block_size
         sequence.full_blocks = last
+        sequence.fills_at = (last + 1) * block_size
         if not sequence.publishes:
             return
         hashes = sequence.hashes

@@ -549,7 +549,8 @@ class SchedulerLaws(RuleBasedStateMachine):
         held: dict[int, int] = {}
         for each in scheduler.running:
             assert each.is_running
-            assert each.computed <= len(each.blocks) * BLOCK
+            assert each.computed <= each.room == len(each.blocks) * BLOCK
+            assert each.fills_at == (each.full_blocks + 1) * BLOCK
             assert each.full_blocks <= each.computed // BLOCK
             for block in each.blocks:
                 held[id(block)] = held.get(id(block), 0) + 1
