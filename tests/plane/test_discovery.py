@@ -83,6 +83,7 @@ def test_a_file_reads_back_whatever_the_names_are(
         {"transport": {"kind": "Nats", "config": {"endpoint": "tcp://127.0.0.1:1"}}},
         {"transport": {"kind": "Zmq", "config": {"endpoint": "ipc:///run/plane"}}},
         {"transport": {"kind": "Zmq", "config": []}},
+        {"transport": {"kind": "Zmq", "config": {"endpoint": "tcp://\ud800:1"}}},
     ],
 )
 def test_what_is_no_publisher_of_a_namespace_is_passed_over(change: dict[str, object]) -> None:
