@@ -125,7 +125,11 @@ def decode_message(frames: Sequence[bytes]) -> EventEnvelope:
     if length != len(frame) - _FRAME_3_HEADER.size:
         raise MalformedMessageError(f"frame 3 announces {length} bytes and has {len(frame) - 5}")
     try:
-        value = msgpack.unpackb(memoryview(frame)[_FRAME_3_HEADER.size :])
+        # A publisher without MessagePack's type for bytes writes the payload as a str, which then
+        # is seldom UTF-8.
+        value = msgpack.unpackb(
+            memoryview(frame)[_FRAME_3_HEADER.size :], unicode_errors="surrogateescape"
+        )
     except ValueError as error:
         # The text of a UnicodeDecodeError or of msgpack may quote bytes of the message.
         raise MalformedMessageError(
@@ -149,13 +153,21 @@ def _envelope(value: object, frame: bytes) -> EventEnvelope:
     publisher_id, sequence, published_at_ms, topic, payload = fields
     if not (is_u64(publisher_id) and is_u64(sequence) and is_u64(published_at_ms)):
         raise MalformedMessageError("a number of the envelope is not an unsigned 64-bit one")
-    if type(topic) is not str:
+    if type(topic) is not str or not (topic.isascii() or _is_utf8(topic)):
         raise MalformedMessageError("the envelope's topic is not text")
     if type(payload) is str:
-        payload = payload.encode()
+        payload = payload.encode(errors="surrogateescape")
     elif type(payload) is not bytes:
         raise MalformedMessageError("the envelope's payload is not bytes")
     return EventEnvelope(publisher_id, sequence, published_at_ms, topic, payload)
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def is_u64(value: object) -> TypeGuard[int]:

@@ -121,6 +121,9 @@ REFUSED: dict[str, Callable[[], list[bytes]]] = {
         b"\xdf\x00\x00\x00\x06" + msgpack.packb(fields())[1:] + msgpack.packb("sequence") + b"\x05"
     ),
     "a number for a key": lambda: with_envelope(b"\x81\x01\x02"),
+    "a topic that is not UTF-8": lambda: with_envelope(
+        msgpack.packb(fields()).replace(b"\xa6shadow", b"\xa6shado\xff")
+    ),
     "text that is not UTF-8": lambda: with_envelope(b"\xa2\xff\xfe"),
     "nothing but a number": lambda: with_envelope(b"\x01"),
     "an end too early": lambda: with_envelope(msgpack.packb(fields())[:-3]),
@@ -133,6 +136,13 @@ REFUSED: dict[str, Callable[[], list[bytes]]] = {
 def test_what_dynamo_refuses_is_refused(case: str) -> None:
     with pytest.raises(MalformedMessageError):
         decode_message(REFUSED[case]())
+
+
+def test_a_payload_of_a_publisher_without_bytes_is_read_whatever_its_bytes_are() -> None:
+    """Records are seldom UTF-8: `\xce` stands before each larger number."""
+    whole = fields(payload=bytes(range(256)))
+    frames = with_envelope(msgpack.packb(whole).replace(b"\xc5\x01\x00", b"\xda\x01\x00"))
+    assert decode_message(frames).payload == whole["payload"]
 
 
 def test_a_map_may_announce_its_length_in_a_longer_form() -> None:
