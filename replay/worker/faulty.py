@@ -128,7 +128,6 @@ class FaultyEngine:
         scope = trio.CancelScope()
         gate = GatedAnswer(
             answer,
-            streams=generation.message.stream,
             fail_after=None if failing is None else failing.after_tokens,
             stall_after=None if stalling is None else stalling.after_tokens,
             is_shut=self.rules.is_paused,

@@ -1,5 +1,6 @@
 """An answer that fails, stalls or is held back at a place that was chosen for it."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -23,14 +24,14 @@ class GatedAnswer(AnswerLayer):
         self,
         answer: Answer,
         *,
-        streams: bool,
         fail_after: int | None = None,
         stall_after: int | None = None,
         is_shut: bool = False,
         on_failed: Callable[[], None],
     ) -> None:
         super().__init__(answer)
-        self._streams = streams
+        self._passed: Counter[int] = Counter()
+        """Tokens of each choice that have left."""
         self._to_fail = fail_after
         self._to_stall = stall_after or None
         self._is_stalled = stall_after == 0
@@ -79,7 +80,7 @@ class GatedAnswer(AnswerLayer):
         most = min((each for each in (self._to_fail, self._to_stall) if each), default=len(ids))
         head, rest = ids[:most], ids[most:]
         self._below.tokens(head, index)
-        self._count(len(head))
+        self._count(len(head), index)
         if rest:
             self.tokens(rest, index)
 
@@ -121,11 +122,9 @@ class GatedAnswer(AnswerLayer):
         """Pass on a response that is already made."""
         if response.WhichOneof("response") == "chunk":
             self._put(partial(self._forward_chunk, response, packed))
-        elif self._streams:
-            self._put(partial(self._below.forward, response, packed))
         else:
-            # The tokens of a choice come with its end, so the place is before both.
-            self._put(partial(self._count, len(response.complete.output_ids)))
+            # Tokens that come with the end of their choice: the place is before both.
+            self._put(partial(self._count_end, response.complete))
             self._put(partial(self._below.forward, response, packed))
 
     @property
@@ -143,7 +142,12 @@ class GatedAnswer(AnswerLayer):
 
     def _forward_chunk(self, response: pb.GenerateResponse, packed: bytes | None) -> None:
         self._below.forward(response, packed)
-        self._count(len(response.chunk.token_ids))
+        self._count(len(response.chunk.token_ids), response.chunk.index)
+
+    def _count_end(self, complete: pb.GenerateComplete) -> None:
+        """Count what the end of a choice says beyond what has left before."""
+        more = len(complete.output_ids) - self._passed[complete.index]
+        self._count(max(0, more), complete.index)
 
     def _put(self, put: Callable[[], None]) -> None:
         if self.has_failed:
@@ -160,8 +164,9 @@ class GatedAnswer(AnswerLayer):
             self._held.append(partial(self.tokens, self._tail, index))
         self._tail += ids
 
-    def _count(self, tokens: int) -> None:
+    def _count(self, tokens: int, index: int) -> None:
         """Take note of tokens that have left; the fault that they lead to hits now."""
+        self._passed[index] += tokens
         if self._to_fail is not None:
             self._to_fail = max(0, self._to_fail - tokens)
             if self._to_fail == 0:

@@ -1,6 +1,7 @@
 """A layer over one worker's engine that writes down what becomes of each request."""
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -89,13 +90,15 @@ class _WatchedAnswer(AnswerLayer):
         super().__init__(answer)
         self._record = record
         self._arrival = arrival
+        self._passed: Counter[int] = Counter()
+        """Tokens of each choice."""
 
     def set_cached_tokens(self, count: int) -> None:
         self._record.cached_tokens = count
         super().set_cached_tokens(count)
 
     def tokens(self, ids: Sequence[int], index: int = 0) -> None:
-        self._note_tokens(len(ids))
+        self._note_tokens(len(ids), index)
         super().tokens(ids, index)
 
     def finish(
@@ -117,24 +120,26 @@ class _WatchedAnswer(AnswerLayer):
         super().fail(message, index)
 
     def whole(self, ids: Sequence[int], reason: str, *, matched: int | None = None) -> None:
-        self._note_tokens(len(ids))
+        self._note_tokens(len(ids), 0)
         self._record.finish_reasons.append(reason)
         super().whole(ids, reason, matched=matched)
 
     def forward(self, response: pb.GenerateResponse, packed: bytes | None = None) -> None:
         if response.WhichOneof("response") == "chunk":
-            self._note_tokens(len(response.chunk.token_ids))
+            self._note_tokens(len(response.chunk.token_ids), response.chunk.index)
         else:
             complete = response.complete
-            if not self._record.stream:
-                self._note_tokens(len(complete.output_ids))
+            # It repeats what has passed before.
+            more = len(complete.output_ids) - self._passed[complete.index]
+            self._note_tokens(max(0, more), complete.index)
             self._record.cached_tokens = complete.cached_tokens
             self._record.finish_reasons.append(complete.finish_reason)
         super().forward(response, packed)
 
-    def _note_tokens(self, count: int) -> None:
+    def _note_tokens(self, count: int, index: int) -> None:
         if not count:
             return
+        self._passed[index] += count
         record = self._record
         record.last_token_ms = _ms_since(self._arrival)
         if record.first_token_ms is None:

@@ -19,6 +19,7 @@ from replay.engines.kv_events import CacheCleared
 from replay.engines.realistic import RealisticEngine
 from replay.engines.script import ScriptEngine
 from replay.engines.script_book import ScriptBook
+from replay.engines.script_file import read_script
 from replay.engines.upstream import UpstreamEngine
 from replay.worker.faults import Admission, Failing, KvEventLoss
 from replay.worker.fleet import Fleet, Member
@@ -258,6 +259,20 @@ async def test_the_answer_of_an_upstream_is_recorded_as_it_passes() -> None:
                 record = last(fleet)
                 assert (record.stream, record.output_tokens) == (stream, 4)
                 assert (record.finish_reasons, record.outcome) == (["length"], "OK")
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_scripted_answer_is_counted_once_and_not_failed_before_its_place(
+    stream: bool,
+) -> None:
+    """Without a stream its tokens come one by one, and its end repeats them."""
+    script = read_script([b'{"request_id": "*", "chunks": [[5, 6], [7]]}'])
+    fleet = Fleet([ScriptEngine(canned(), ScriptBook(script.choices))])
+    fleet.members[0].faults.set_failing(Failing(code="UNAVAILABLE", after_tokens=4))
+    async with running(engine=fleet.members[0].answering) as worker:
+        *_, end = await worker.generate(generate_request(stream=stream))
+    assert end.complete.output_ids == [5, 6, 7]
+    assert (last(fleet).output_tokens, last(fleet).outcome) == (3, "OK")
 
 
 async def test_layers_leave_every_method_of_the_engine(autojump_clock: MockClock) -> None:

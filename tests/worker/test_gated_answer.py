@@ -27,14 +27,9 @@ def fake(choices: int = 1) -> FakeAnswer:
     return FakeAnswer(choices, clock=lambda: 0.0)
 
 
-def gate(
-    answer: FakeAnswer, *, streams: bool = True, **faults: Any
-) -> tuple[GatedAnswer, list[str]]:
+def gate(answer: FakeAnswer, **faults: Any) -> tuple[GatedAnswer, list[str]]:
     failures: list[str] = []
-    gated = GatedAnswer(
-        answer, streams=streams, on_failed=lambda: failures.append("failed"), **faults
-    )
-    return gated, failures
+    return GatedAnswer(answer, on_failed=lambda: failures.append("failed"), **faults), failures
 
 
 CHUNKS = st.lists(
@@ -123,8 +118,8 @@ def chunk(*ids: int) -> pb.GenerateResponse:
     return pb.GenerateResponse(chunk=pb.GenerateStreamChunk(token_ids=ids))
 
 
-def complete(*ids: int) -> pb.GenerateResponse:
-    return pb.GenerateResponse(complete=pb.GenerateComplete(output_ids=ids))
+def complete(*ids: int, index: int = 0) -> pb.GenerateResponse:
+    return pb.GenerateResponse(complete=pb.GenerateComplete(output_ids=ids, index=index))
 
 
 def test_a_forwarded_chunk_that_reaches_the_place_leaves_whole() -> None:
@@ -139,12 +134,24 @@ def test_a_forwarded_chunk_that_reaches_the_place_leaves_whole() -> None:
 @pytest.mark.parametrize(("after", "left"), [(3, 1), (4, 2)])
 def test_a_forwarded_end_that_brings_its_tokens_leaves_if_they_may(after: int, left: int) -> None:
     answer = Forwarded()
-    gated, _ = gate(answer, streams=False, stall_after=after)
-    for response in (complete(1), complete(2, 3)):
+    gated, _ = gate(answer, stall_after=after)
+    for response in (complete(1), complete(2, 3, index=1)):
         gated.forward(response, b"packed")
     assert len(answer.responses) == left
     gated.go_on()
     assert len(answer.responses) == 2
+
+
+@pytest.mark.parametrize("forwards", [True, False])
+def test_an_end_that_repeats_its_tokens_does_not_count_them_again(forwards: bool) -> None:
+    answer = Forwarded()
+    gated, failures = gate(answer, fail_after=4)
+    if forwards:
+        gated.forward(chunk(1, 2, 3), b"packed")
+    else:
+        gated.tokens((1, 2, 3))
+    gated.forward(complete(1, 2, 3), b"packed")
+    assert (answer.responses[-1], failures) == (complete(1, 2, 3), [])
 
 
 async def test_an_engine_that_waits_for_room_waits_while_the_answer_is_held() -> None:
