@@ -25,6 +25,7 @@ from replay.plane.codec import Message
 from replay.plane.curve import ClientKeys
 from replay.plane.gap_filling import fill_gaps
 from replay.plane.gap_protocol import Gap
+from replay.plane.record_file import fits
 from replay.plane.record_writer import RecordFileWriter
 from replay.plane.subscriber import (
     Link,
@@ -253,8 +254,22 @@ class Consumer:
         for message in messages:
             self._count(message)
         if messages and self._record_file is not None:
+            recorded = [message.frames for message in messages if self._can_be_recorded(message)]
             async with self._writing:
-                await self._record_file.append([message.frames for message in messages])
+                await self._record_file.append(recorded)
+
+    def _can_be_recorded(self, message: Message) -> bool:
+        if fits(message.frames):
+            return True
+        # A publisher's excess is no reason to stop reading the others.
+        envelope = message.envelope
+        log.warning(
+            "a message is too long for the record file",
+            publisher=f"{envelope.publisher_id:x}",
+            sequence=envelope.sequence,
+            bytes=sum(map(len, message.frames)),
+        )
+        return False
 
     def _count(self, message: Message) -> None:
         envelope = message.envelope

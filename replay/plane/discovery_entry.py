@@ -76,7 +76,7 @@ def parse_file(content: bytes) -> Publisher | None:
         return None
     if type(publisher_id) is not int or not 0 <= publisher_id <= MAX_U64:
         return None
-    # JSON can say a lone surrogate, which has no bytes to connect to: no address and no host has it.
+    # JSON can say a lone surrogate, which ZeroMQ cannot be given; no address and no host has one.
     if not (endpoint.startswith("tcp://") and endpoint.isascii()):
         return None
     return Publisher(namespace, topic, publisher_id, endpoint)

@@ -37,13 +37,19 @@ def pack_record(frames: Sequence[bytes]) -> bytes:
     for frame in frames:
         pieces.append(bin_header(len(frame)))
         pieces.append(frame)
-    length, checksum = 0, 0
-    for piece in pieces:
-        length += len(piece)
-        checksum = zlib.crc32(piece, checksum)
+    length = sum(map(len, pieces))
     if length > LONGEST_RECORD:
         raise ValueError(f"a record of {length} bytes is too long for a record file")
+    checksum = 0
+    for piece in pieces:
+        checksum = zlib.crc32(piece, checksum)
     return b"".join((_RECORD.pack(length, checksum), *pieces))
+
+
+def fits(frames: Sequence[bytes]) -> bool:
+    """Say whether `pack_record` takes a message."""
+    heads = sum(len(bin_header(len(frame))) for frame in frames)
+    return len(_ARRAY_OF_FOUR) + heads + sum(map(len, frames)) <= LONGEST_RECORD
 
 
 class RecordReader:

@@ -16,11 +16,12 @@ from replay.consumer.ledger import PublisherLedger
 from replay.consumer.summary import RecordSummary
 from replay.errors import JournalWriteError
 from replay.plane import discovery, gap_filling, subscriber
-from replay.plane.codec import Message
+from replay.plane.codec import Message, decode_message
 from replay.plane.record_file import RecordFiles
 from replay.plane.record_writer import RecordFileWriter
 from replay.plane.sockets import open_context
 from tests.consumer.publishing import TOPIC, Publishing, open_publishing
+from tests.logs import capture_logs
 from tests.plane.peers import XPub, eventually
 from tests.plane.records import record
 
@@ -333,6 +334,27 @@ async def test_messages_are_recorded_unchanged_and_in_order(tmp_path: Path) -> N
         stored = [list(frames) for frames in tap.buffer.between(0, 99)] if tap.buffer else []
     assert list(RecordFiles(tmp_path / "out.rec")) == stored
     assert len(stored) == 10
+
+
+async def test_a_message_that_no_record_file_holds_is_told_and_reading_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A peer decides how long its messages are: 256 MiB are as easily sent as a kilobyte."""
+    monkeypatch.setattr("replay.plane.record_file.LONGEST_RECORD", 5000)
+    folder, out = tmp_path / "discovery", tmp_path / "out.rec"
+    with capture_logs() as events:
+        async with (
+            RecordFileWriter.open(out, is_numbered=False) as writer,
+            open_publishing(folder) as tap,
+            consuming(in_folder(folder), record_file=writer) as (consumer, _),
+        ):
+            await join(consumer)
+            await tap.offer(1)
+            await tap.offer(1, padding=10_000)
+            await tap.offer(1)
+            await until(consumer, lambda report: report["records"] == 3)
+    assert [decode_message(frames).sequence for frames in RecordFiles(out)] == [0, 2]
+    assert [each["sequence"] for each in events if "too long" in each["event"]] == [1]
 
 
 async def test_a_record_file_that_takes_no_more_ends_the_consumer(tmp_path: Path) -> None:

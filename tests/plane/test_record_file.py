@@ -17,6 +17,7 @@ from replay.plane.record_file import (
     NotARecordFileError,
     RecordFiles,
     RecordReader,
+    fits,
     next_number,
     numbered_path,
     pack_record,
@@ -98,8 +99,12 @@ def test_another_file_is_refused(data: bytes) -> None:
 
 def test_a_record_that_is_too_long_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record_file, "LONGEST_RECORD", 100)
+    longest, longer = ((b"", b"", b"", b"x" * count) for count in (91, 92))
+    assert fits(longest)
+    assert len(pack_record(longest)) == 8 + 100
+    assert not fits(longer)
     with pytest.raises(ValueError, match="too long"):
-        pack_record((b"", b"", b"", b"x" * 100))
+        pack_record(longer)
 
 
 def test_a_large_record_is_read_in_one_piece_of_its_own_size() -> None:
