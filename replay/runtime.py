@@ -207,9 +207,11 @@ def _listening(addresses: Sequence[Address]) -> Iterator[list[Listening]]:
 async def _running(runtime: Runtime, tls: ssl.SSLContext | None) -> AsyncIterator[None]:
     """Run the tasks of all workers, and stop them in order."""
     async with trio.open_nursery() as tasks:
-        grace, engines = 0.0, trio.CancelScope(shield=True)
+        grace, engines = 0.0, trio.CancelScope()
         try:
             await tasks.start(_run_engines, [worker.engine for worker in runtime.workers], engines)
+            # Not before they have started: a shielded start could not be cancelled.
+            engines.shield = True
             for worker, listening in zip(runtime.workers, runtime.listening, strict=True):
                 await tasks.start(partial(worker.server.run, [listening], tls=tls))
             yield
@@ -228,7 +230,7 @@ async def _run_engines(
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Keep the engines alive until *lifetime* is cancelled, whatever is cancelled around it."""
+    """Keep the engines alive until *lifetime* is cancelled; its shield is the owner's to set."""
     with lifetime:
         async with trio.open_nursery() as running:
             for engine in {id(engine): engine for engine in engines}.values():

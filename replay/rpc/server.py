@@ -98,7 +98,12 @@ class Server:
         tls: ssl.SSLContext | None = None,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Accept and serve until `stop`; only that ends it, not a cancellation from outside."""
+        """Accept and serve until `stop`; only that ends it, not a cancellation from outside.
+
+        One that is there before the first step is obeyed: `Nursery.start` would not return, and so
+        nobody would call `stop`.
+        """
+        await trio.lowlevel.checkpoint_if_cancelled()
         self._listening = listening
         with self._lifetime:
             async with trio.open_nursery() as connections:

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import trio
 from hypercorn.config import Config as HypercornConfig
+from hypercorn.config import Sockets
 from hypercorn.trio import serve
 from starlette.applications import Starlette
 
@@ -20,18 +21,34 @@ _ERRORS.setLevel(logging.WARNING)
 GRACE_SECONDS = 0.5
 
 
+class _BoundConfig(HypercornConfig):
+    """A configuration whose sockets are there already, and stay somebody else's to close."""
+
+    def __init__(self, listening: Listening) -> None:
+        super().__init__()
+        self._listening = listening
+
+    def create_sockets(self) -> Sockets:
+        return Sockets(
+            secure_sockets=[], insecure_sockets=list(self._listening.sockets), quic_sockets=[]
+        )
+
+
 @asynccontextmanager
 async def serving_http(app: Starlette, listening: Listening) -> AsyncIterator[None]:
-    """Serve *app* on *listening* for as long as the block lasts; the sockets go with it."""
-    config = HypercornConfig()
-    config.bind = [f"fd://{bound.detach()}" for bound in listening.sockets]
+    """Serve *app* on *listening* for as long as the block lasts; the sockets are the caller's."""
+    config = _BoundConfig(listening)
     config.graceful_timeout = config.shutdown_timeout = GRACE_SECONDS
     config.accesslog = None
     config.errorlog = _ERRORS
     config.include_server_header = False
     stop = trio.Event()
+    lifetime = trio.CancelScope()
     async with trio.open_nursery() as serving:
-        await serving.start(_serve, app, config, stop)
+        await serving.start(_serve, app, config, stop, lifetime)
+        # Whoever asks for metrics while the runtime drains gets an answer.  Not shielded before it
+        # has started: such a start could not be cancelled.
+        lifetime.shield = True
         try:
             yield
         finally:
@@ -42,11 +59,11 @@ async def _serve(
     app: Starlette,
     config: HypercornConfig,
     stop: trio.Event,
+    lifetime: trio.CancelScope,
     *,
     task_status: trio.TaskStatus[None],
 ) -> None:
-    # Shielded: whoever asks for metrics while the runtime drains gets an answer.
-    with trio.CancelScope(shield=True):
+    with lifetime:
         await serve(
             cast(Any, app),  # Starlette and Hypercorn spell the same ASGI types differently
             config,

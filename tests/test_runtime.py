@@ -1,0 +1,106 @@
+"""A runtime inside of another Trio program: cancelled anywhere, it leaves at once and whole."""
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from replay.config.model import (
+    Config,
+    DiscoveryConfig,
+    EventPlaneConfig,
+    HttpConfig,
+    RecordFileConfig,
+    TapCapture,
+    TapConfig,
+)
+from replay.engines.base import Model
+from replay.engines.canned import CannedEngine
+from replay.runtime import open_runtime, serve
+from tests.worker.running import config_of, until
+
+
+def everything(folder: Path) -> Config:
+    """Return a configuration with all that a start opens."""
+    plain = config_of(capture=str(folder / "captured"))
+    return Config(
+        worker=plain.worker,
+        http=HttpConfig(port=0),
+        event_plane=EventPlaneConfig(discovery=DiscoveryConfig(root=str(folder / "kv"))),
+        taps=(
+            TapConfig(
+                name="one",
+                capture=TapCapture.REQUEST,
+                replay_buffer=10,
+                record_file=RecordFileConfig(path=str(folder / "records")),
+            ),
+        ),
+    )
+
+
+class SlowToStart(CannedEngine):
+    """Never says that requests may come."""
+
+    def __init__(self) -> None:
+        super().__init__(Model())
+        self.is_cancelled = False
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            self.is_cancelled = True
+
+
+def holdings(folder: Path) -> tuple[int, int, list[str], list[Path]]:
+    """Return the tasks, descriptors, threads of ours and discovery files that there are."""
+    threads = [each.name for each in threading.enumerate() if each.name.startswith("replay")]
+    files = [each for each in (folder / "kv").rglob("*") if each.is_file()]
+    tasks = trio.lowlevel.current_statistics().tasks_living
+    return tasks, len(os.listdir("/proc/self/fd")), threads, files
+
+
+@pytest.mark.parametrize("http", [None, 0])
+async def test_a_runtime_that_is_opened_in_a_cancelled_scope_is_left_at_once(
+    http: int | None,
+) -> None:
+    config = Config(worker=config_of().worker, http=HttpConfig(port=http))
+    with trio.fail_after(5), trio.CancelScope() as scope:
+        scope.cancel()
+        async with open_runtime(config):
+            await trio.lowlevel.checkpoint()
+            pytest.fail("it has started")
+    assert scope.cancelled_caught
+
+
+async def test_a_start_ends_with_its_scope_while_an_engine_is_not_ready() -> None:
+    engine = SlowToStart()
+    with trio.fail_after(5):
+        async with trio.open_nursery() as tasks:
+            tasks.start_soon(lambda: serve(config_of(), engine=engine))
+            await wait_all_tasks_blocked()
+            tasks.cancel_scope.cancel()
+    assert engine.is_cancelled
+
+
+async def test_a_runtime_that_is_cancelled_anywhere_leaves_nothing(tmp_path: Path) -> None:
+    async def run(number: int) -> None:
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        before = holdings(folder)
+        with trio.fail_after(5):
+            async with trio.open_nursery() as tasks:
+                tasks.start_soon(serve, everything(folder))
+                for _ in range(number):
+                    await trio.lowlevel.checkpoint()
+                tasks.cancel_scope.cancel()
+        # The journals' threads end a moment after they have said so.
+        await until(lambda: holdings(folder) == before)
+
+    async with open_runtime(everything(tmp_path)):
+        pass  # what a process makes once and keeps
+    for number in (*range(20), 30, 50, 100):
+        await run(number)
