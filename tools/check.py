@@ -92,17 +92,30 @@ def check_mutations() -> None:
 
 
 def check_tests() -> None:
+    """Run what does not judge times, on all cores and with coverage, since most tests wait."""
     for old in (*ROOT.glob(".coverage"), *ROOT.glob(".coverage.*")):
         old.unlink()
+    pytest = ("coverage", "run", "-m", "pytest", "-m", "not timed")
+    run_tests(*pytest, "--numprocesses", "auto", "--dist", "worksteal", alone=pytest)
+
+
+def check_timed() -> None:
+    """Run what judges times: one after the other, without coverage, with nothing beside it."""
+    pytest = ("pytest", "-m", "timed")
+    run_tests(*pytest, alone=pytest)
+
+
+def run_tests(*pytest: str, alone: tuple[str, ...]) -> None:
+    """Run tests, and those that failed once more, as *alone* says.
+
+    Real processes and sockets on a shared machine: what fails beside a busy neighbour is tried once
+    more by itself, and only that; a fault fails again.
+    """
     try:
-        module("coverage", "run", "-m", "pytest")
+        module(*pytest)
     except StepError:
-        # Some tests hold real streams to real times.  What fails beside a busy neighbour is tried
-        # once more by itself, and only that; a fault fails again.
         print("== the tests that failed, once more")
-        module(
-            "coverage", "run", "-m", "pytest", "--last-failed", "--last-failed-no-failures", "none"
-        )
+        module(*alone, "--last-failed", "--last-failed-no-failures", "none")
 
 
 def check_coverage() -> None:
@@ -125,6 +138,7 @@ STEPS: dict[str, Callable[[], None]] = {
     "mutations": check_mutations,
     "tests": check_tests,
     "coverage": check_coverage,
+    "timed": check_timed,
 }
 
 #: What runs when no step is named.  The two take a minute together and tell little about a change.

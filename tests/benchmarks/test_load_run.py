@@ -196,6 +196,7 @@ def test_an_answer_in_one_piece_has_an_end_and_no_first_token():
     assert (len(summary.latencies["ttft"]), len(summary.latencies["e2e"])) == (0, 10)
 
 
+@pytest.mark.timed
 async def test_the_timer_is_not_early_and_not_a_millisecond_late():
     """A wait of 1.1 ms would be one of 2 ms in epoll; the best of many tells them apart."""
     late = []

@@ -2,6 +2,7 @@
 
 import h2.connection
 import h2.events
+import pytest
 import trio
 
 from replay.config.engines import CannedConfig
@@ -10,6 +11,7 @@ from tests.engines.requests import generate_request
 from tests.worker.running import config_of, running, until
 
 
+@pytest.mark.timed
 async def test_a_deadline_ends_the_call_with_its_status_and_the_scope_with_it() -> None:
     async with running(config_of(engine=CannedConfig(token_ms=5))) as worker:
         host, _, port = worker.runtime.addresses[0].rpartition(":")

@@ -18,7 +18,8 @@ class XPub:
 
     def __init__(self, context: Context, *, host: str = "127.0.0.1", publisher_id: int = 7) -> None:
         self.socket = context.socket(zmq.XPUB)
-        self.socket.linger = 1000
+        self.socket.linger = 5000
+        self.socket.sndhwm = 10_000  # what a test sends in one go
         self.socket.ipv6 = ":" in host
         port = self.socket.bind_to_random_port(
             f"tcp://[{host}]" if ":" in host else f"tcp://{host}"

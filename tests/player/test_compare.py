@@ -169,6 +169,7 @@ def test_numbers_for_rules_are_those_of_the_comparison() -> None:
     assert ("schedule_delay.p99", Measure.MILLISECONDS) not in numbers
 
 
+@pytest.mark.timed
 def test_ten_thousand_requests_are_compared_in_a_moment() -> None:
     runs = [noisy_run(number, 10_000) for number in (1, 2, 3)]
     started = time.perf_counter()

@@ -173,6 +173,7 @@ async def test_a_run_against_the_same_worker_again_differs_in_nothing() -> None:
     assert [count.judged for count in comparison.counts[:4]] == [60] * 4
 
 
+@pytest.mark.timed
 async def test_another_seed_differs_at_the_first_token_and_twenty_milliseconds_are_seen() -> None:
     parameters = Parameters(max_new_tokens=4, temperature=1.0)
     arrivals = [arrival(at, parameters=parameters) for at in range(200)]
@@ -191,6 +192,7 @@ async def test_another_seed_differs_at_the_first_token_and_twenty_milliseconds_a
     assert flagged >= {"ttft"}
 
 
+@pytest.mark.timed
 async def test_hundreds_of_long_streams_delay_no_arrival() -> None:
     """More streams than one connection takes, and a limit on the server's side for each."""
     results: list[Observation] = []

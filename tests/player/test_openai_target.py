@@ -189,6 +189,7 @@ async def test_a_connection_is_used_again_and_replaced_when_the_server_closed_it
         assert len(fake.requests) == 3
 
 
+@pytest.mark.timed
 async def test_long_streams_delay_no_arrival() -> None:
     """A hundred in flight at once, each for a third of a second: no pool holds one back."""
     async with endpoint(pause=0.1) as fake:

@@ -65,6 +65,7 @@ async def test_400_calls_16_at_a_time_on_one_connection_none_fails_ten_times_ove
         assert not served.server.calls
 
 
+@pytest.mark.timed
 async def test_a_cancel_reaches_the_handler_before_anything_that_is_sent_after_it():
     async def client(channel):
         call = stream(channel, path_of("Hold"), b"cancelled")

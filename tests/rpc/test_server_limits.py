@@ -264,6 +264,7 @@ async def test_a_deadline_holds_for_a_request_whose_body_never_comes():
         await assert_lives(client)
 
 
+@pytest.mark.timed
 async def test_a_deadline_runs_from_the_headers_also_when_the_body_comes_late():
     async with serving_a_bystander() as served, raw_client(served.port) as client:
         started = trio.current_time()

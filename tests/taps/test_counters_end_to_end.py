@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 
 from replay.config.model import (
@@ -67,6 +68,7 @@ def broken_clock() -> int:
     raise ValueError("a secret prompt")
 
 
+@pytest.mark.timed
 async def test_rule_52_sinks_that_raise_hang_and_break_cost_clients_nothing() -> None:
     """Four taps of one worker, one of them healthy."""
     taps = Taps([tap("raising"), tap("hanging"), tap("broken"), tap("healthy", capacity=1000)])
@@ -101,6 +103,7 @@ async def test_rule_52_sinks_that_raise_hang_and_break_cost_clients_nothing() ->
     assert [each["tap"] for each in logs if each["event"] == "publisher broke"] == ["broken"]
 
 
+@pytest.mark.timed
 async def test_rule_61_a_slow_sink_publishes_what_the_drain_has_time_for() -> None:
     """40 queued records of 250 ms each: 8 or 9 of them in 2.0 to 2.3 s."""
     taps = Taps([tap("slow", capacity=1000)])

@@ -81,6 +81,7 @@ async def hold_streams(
     assert codes == ["UnavailableError"] * STREAMS
 
 
+@pytest.mark.timed
 async def test_records_of_cut_streams_and_the_last_status_are_out_before_all_closes(
     tmp_path: Path,
 ) -> None:
@@ -127,6 +128,7 @@ async def test_what_is_queued_for_a_reader_still_leaves_when_the_worker_ends(
     assert report["tail_loss"] == 0
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("has_streams", [False, True])
 async def test_a_stopped_consumer_does_not_hold_up_the_end(
     tmp_path: Path, has_streams: bool
@@ -163,6 +165,7 @@ async def test_a_stopped_consumer_does_not_hold_up_the_end(
     assert report["end_seen"] is True
 
 
+@pytest.mark.timed
 async def test_cancelling_a_runtime_is_the_same_stop_without_grace(tmp_path: Path) -> None:
     plane = EventPlaneConfig(discovery=DiscoveryConfig(root=str(tmp_path)))
     record_file = RecordFileConfig(path=str(tmp_path / "records"))

@@ -21,6 +21,8 @@ from replay.rpc.client import Channel, open_channel
 from tests.engines.requests import generate_request
 from tests.worker.wire_log import WireLog, tokens_of
 
+pytestmark = pytest.mark.timed
+
 PROMPT_TOKENS = 4096
 #: Of a prompt of which nothing is cached.
 FIRST_TOKEN_MS = 16.50142 + 1.518344e-2 * PROMPT_TOKENS + 4.209989e-7 * PROMPT_TOKENS**2

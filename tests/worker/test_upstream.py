@@ -261,6 +261,7 @@ async def test_without_a_deadline_the_upstream_is_told_none():
     assert seen == [None]
 
 
+@pytest.mark.timed
 async def test_a_client_that_cancels_resets_the_upstream_within_50_milliseconds():
     ended: list[float] = []
     begun, over = trio.Event(), trio.Event()
