@@ -279,14 +279,14 @@ class Consumer:
         except (UndecodableRecordError, UnsupportedRecordError) as error:
             seq = read_seq(envelope.payload)
             if seq is not None:
-                ledger.tap.add(seq)
+                ledger.count(envelope.sequence, seq)
             if isinstance(error, UndecodableRecordError):
                 self.totals.undecodable += 1
                 self._listener.unreadable(str(error))
             else:
                 self.totals.unsupported += 1
             return
-        ledger.tap.add(summary.seq)
+        ledger.count(envelope.sequence, summary.seq)
         ledger.tap_name = summary.tap
         self.totals.add(summary)
         self._listener.record(summary, message)

@@ -43,7 +43,9 @@ class PublisherLedger:
         self.latest: TapStatus | None = None
         self._from_start = from_start
         self._joined_by_status: int | None = None
-        self._dropped_at_join: Dropped | None = None
+        self._status_at_join: TapStatus | None = None
+        self._first_record: tuple[int, int] | None = None
+        """Sequence and `seq` of the record with the lowest sequence."""
         self._was_subscribed = False
         self._statuses: deque[tuple[float, int]] = deque()
         """Arrival and next sequence of the last status that has settled, and all after it."""
@@ -67,6 +69,12 @@ class PublisherLedger:
         self.duplicates += 1
         return False
 
+    def count(self, sequence: int, seq: int) -> None:
+        """Note which number the tap gave the record in message *sequence*."""
+        self.tap.add(seq)
+        if self._first_record is None or sequence < self._first_record[0]:
+            self._first_record = (sequence, seq)
+
     def observe(
         self, status: TapStatus, now: float, *, is_final: bool, is_subscribed: bool
     ) -> None:
@@ -80,9 +88,12 @@ class PublisherLedger:
         if self.joined_at is None and is_subscribed and self._was_subscribed:
             self._joined_by_status = 0 if self._from_start else status.next_sequence
         self._was_subscribed = is_subscribed
-        if self.joined_at is not None and self._dropped_at_join is None:
-            # Since sequence 0 nothing came before us, so what was dropped was dropped for us too.
-            self._dropped_at_join = Dropped() if self.joined_at == 0 else status.dropped
+        if self.joined_at is not None:
+            known = self._status_at_join
+            # The first one that knows of all that was dropped before the message that we joined
+            # with: a status may be older than it.
+            if known is None or known.dropped.total < self._dropped_before(known):
+                self._status_at_join = status
         self._statuses.append((now, status.next_sequence))
         while len(self._statuses) > 1 and self._statuses[1][0] <= now - SETTLE_SECONDS:
             self._statuses.popleft()
@@ -119,7 +130,26 @@ class PublisherLedger:
 
     @property
     def dropped(self) -> Dropped | None:
-        """What the tap itself could not queue since we joined; None without a status."""
-        if self.latest is None or self._dropped_at_join is None:
+        """What the tap itself could not queue since we joined; None without a status.
+
+        The sum is exact; the reasons of what was dropped before the first status are guessed.
+        """
+        if self.latest is None or self._status_at_join is None:
             return None
-        return self.latest.dropped.since(self._dropped_at_join)
+        if self.joined_at == 0:
+            # Nothing came before us, so what was dropped was dropped for us too.
+            return self.latest.dropped
+        known = self._status_at_join
+        since_joining = max(0, known.dropped.total - self._dropped_before(known))
+        return self.latest.dropped.since(known.dropped.without(since_joining))
+
+    def _dropped_before(self, status: TapStatus) -> int:
+        """Return how many records were dropped before the message that we joined with.
+
+        Each record costs a number of the tap, and each that is not dropped a sequence too, so the
+        two numbers of that message say it.  Without them it is what *status* says.
+        """
+        if self._first_record is None or self._first_record[0] != self.joined_at:
+            return status.dropped.total
+        sequence, seq = self._first_record
+        return seq - sequence - status.unnumbered

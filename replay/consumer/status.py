@@ -33,6 +33,12 @@ class Dropped:
             self.full - earlier.full, self.closed - earlier.closed, self.bytes - earlier.bytes
         )
 
+    def without(self, count: int) -> "Dropped":
+        """Return all but the *count* latest.  Which reasons those had is not known: a guess."""
+        full = min(self.full, count)
+        closed = min(self.closed, count - full)
+        return Dropped(self.full - full, self.closed - closed, self.bytes - (count - full - closed))
+
 
 @attrs.frozen
 class TapStatus:
@@ -46,6 +52,13 @@ class TapStatus:
     dropped: Dropped
     publish_errors: int
     lost_at_shutdown: int
+    published: int
+
+    @property
+    def unnumbered(self) -> int:
+        """Records that could not even be packed: they have cost no sequence."""
+        # While one is being published its sequence is spent, and nobody has counted it yet.
+        return max(0, self.published + self.publish_errors - self.next_sequence)
 
 
 @attrs.frozen
@@ -91,6 +104,7 @@ def _tap(tap: Any) -> TapStatus:
         Dropped(_number(dropped["full"]), _number(dropped["closed"]), _number(dropped["bytes"])),
         _number(tap["publish_errors"]),
         _number(tap["lost_at_shutdown"]),
+        _number(tap["published"]),
     )
 
 

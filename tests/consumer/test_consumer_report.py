@@ -39,7 +39,7 @@ def test_a_status_record_is_read() -> None:
         "runtime",
         True,
         "tcp://127.0.0.1:5",
-        (TapStatus("shadow-replay", "shadow", 7, 30, Dropped(1, 2, 3), 4, 5),),
+        (TapStatus("shadow-replay", "shadow", 7, 30, Dropped(1, 2, 3), 4, 5, 30),),
     )
     assert read_status(status([], newer="key")).taps == ()
 

@@ -9,8 +9,10 @@ from replay.consumer.ledger import SETTLE_SECONDS, PublisherLedger
 from replay.consumer.status import Dropped, TapStatus
 
 
-def tap(next_sequence: int, dropped: Dropped | None = None) -> TapStatus:
-    return TapStatus("shadow-replay", "shadow", 7, next_sequence, dropped or Dropped(), 0, 0)
+def tap(next_sequence: int, dropped: Dropped | None = None, errors: int = 0) -> TapStatus:
+    return TapStatus(
+        "shadow-replay", "shadow", 7, next_sequence, dropped or Dropped(), errors, 0, next_sequence
+    )
 
 
 def observe(
@@ -19,10 +21,13 @@ def observe(
     next_sequence: int,
     *,
     dropped: Dropped | None = None,
+    errors: int = 0,
     is_final: bool = False,
     is_subscribed: bool = True,
 ) -> None:
-    ledger.observe(tap(next_sequence, dropped), now, is_final=is_final, is_subscribed=is_subscribed)
+    """*errors* are of records that could not be packed."""
+    status = tap(next_sequence, dropped, errors)
+    ledger.observe(status, now, is_final=is_final, is_subscribed=is_subscribed)
 
 
 def tail(ledger: PublisherLedger, now: float) -> int | None:
@@ -173,6 +178,65 @@ def test_who_was_there_from_the_beginning_counts_every_drop() -> None:
     assert ledger.dropped == Dropped(full=4)
 
 
+def test_what_a_tap_dropped_between_the_first_message_and_the_first_status_counts_too() -> None:
+    ledger = PublisherLedger(7)
+    ledger.receive(100, 0.0)
+    ledger.count(100, 140)  # so 40 were dropped before it
+    ledger.receive(101, 0.1)
+    ledger.count(101, 151)
+    observe(ledger, 1.0, 102, dropped=Dropped(full=55))
+    assert ledger.dropped == Dropped(full=15)
+    observe(ledger, 2.0, 102, dropped=Dropped(full=55, closed=2))
+    assert ledger.dropped == Dropped(full=15, closed=2)
+
+
+def test_drops_of_which_an_older_status_does_not_know_are_from_before_joining() -> None:
+    """The first status was on its way already when the first message was sent."""
+    ledger = PublisherLedger(7)
+    ledger.receive(100, 0.0)
+    ledger.count(100, 140)
+    observe(ledger, 0.1, 98, dropped=Dropped(full=30))
+    assert ledger.dropped == Dropped()
+    observe(ledger, 1.1, 101, dropped=Dropped(full=42))
+    assert ledger.dropped == Dropped(full=2)
+
+
+def test_records_that_could_not_be_packed_are_no_drops() -> None:
+    ledger = PublisherLedger(7)
+    ledger.receive(100, 0.0)
+    ledger.count(100, 145)
+    observe(ledger, 1.0, 101, dropped=Dropped(bytes=43), errors=5)
+    assert ledger.dropped == Dropped(bytes=3)
+
+
+@given(
+    st.lists(st.sampled_from(["sent", "dropped", "status"]), max_size=40),
+    st.integers(1, 40),
+)
+def test_the_drops_since_joining_are_exact_wherever_a_reader_comes_in(
+    course: list[str], late: int
+) -> None:
+    """*course* is what a tap does; a reader gets what is sent after *late* steps."""
+    ledger = PublisherLedger(7)
+    seq = sequence = dropped = expected = 0
+    for step, what in enumerate([*course, "sent", "status"]):
+        if what == "sent":
+            if step >= late:
+                ledger.receive(sequence, 0.0)
+                ledger.count(sequence, seq)
+            sequence += 1
+            seq += 1
+        elif what == "dropped":
+            dropped += 1
+            seq += 1
+            expected += ledger.joined_at is not None
+        elif step >= late:
+            observe(ledger, 0.0, sequence, dropped=Dropped(full=dropped), is_subscribed=False)
+    if ledger.joined_at is not None:
+        assert ledger.dropped is not None
+        assert ledger.dropped.total == (dropped if ledger.joined_at == 0 else expected)
+
+
 @pytest.mark.parametrize("by_status", [True, False])
 def test_from_start_also_misses_what_was_before_joining(by_status: bool) -> None:
     """Case 20: not unless asked."""
@@ -225,5 +289,5 @@ def test_a_ledger_keeps_few_statuses_however_long_it_lives() -> None:
     ledger = PublisherLedger(7)
     for beat in range(10_000):
         observe(ledger, float(beat), beat)
-    assert len(attrs.asdict(tap(0))) == 7
+    assert len(attrs.asdict(tap(0))) == 8
     assert len(ledger._statuses) <= 2
