@@ -8,7 +8,6 @@ are gone.
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
 
 import attrs
 
@@ -54,12 +53,7 @@ class KvEventLog:
 
     def append(self, events: Sequence[KvEvent], unix_seconds: float) -> None:
         """Keep a batch and tell the listeners."""
-        self.last += 1
-        withheld = self.to_withhold > 0
-        self.to_withhold -= withheld
-        batch = KvBatch(self.last, self._next_event_id, unix_seconds, events, withheld)
-        self._batches.append(batch)
-        self._next_event_id += len(events)
+        self._keep(events, unix_seconds)
         for event in events:
             if isinstance(event, BlocksStored):
                 for place, content_hash in enumerate(event.hashes):
@@ -89,14 +83,15 @@ class KvEventLog:
 
         Readers forget what they knew; so what the cache holds is told again, and nothing before.
         """
-        again = stored_again(self.content())
         self._batches.clear()
         self.last = 0
         self.generation += 1
         self.to_withhold = 0
-        self.append([CacheCleared()], unix_seconds)
-        while events := list(islice(again, BLOCKS_TOLD_AT_ONCE)):
-            self.append(events, unix_seconds)
+        # The content is the same before and after.
+        self._keep([CacheCleared()], unix_seconds)
+        for events in stored_again(self._content, BLOCKS_TOLD_AT_ONCE):
+            self._keep(events, unix_seconds)
+        self.tell()
 
     @contextmanager
     def listening(self, callback: Callable[[], None]) -> Iterator[None]:
@@ -112,3 +107,11 @@ class KvEventLog:
         """Wake the listeners: there is a batch, or the engine's load is another."""
         for callback in self._listeners.values():
             callback()
+
+    def _keep(self, events: Sequence[KvEvent], unix_seconds: float) -> None:
+        self.last += 1
+        withheld = self.to_withhold > 0
+        self.to_withhold -= withheld
+        batch = KvBatch(self.last, self._next_event_id, unix_seconds, events, withheld)
+        self._batches.append(batch)
+        self._next_event_id += len(events)

@@ -1,7 +1,6 @@
 """KV events and load in the messages of the wire.  PURE."""
 
 from collections.abc import Iterator
-from itertools import islice
 
 from replay._proto import common_pb2 as common
 from replay.engines.base import Loads
@@ -58,7 +57,7 @@ def snapshot_messages(
     """
     size = max(SNAPSHOT_BLOCKS, -(-len(content) // through))
     count = max(1, -(-len(content) // size))
-    blocks = stored_again(content)
+    parts = stored_again(content, size)
     for index in range(count):
         message = common.KvEventBatch(
             sequence_number=through - count + 1 + index,
@@ -68,8 +67,8 @@ def snapshot_messages(
         )
         if index == 0:
             message.events.add().cleared.SetInParent()
-        for block in islice(blocks, size):
-            _add_stored(message.events.add().stored, block)
+        for event in next(parts, ()):
+            _add_stored(message.events.add().stored, event)
         yield message
 
 

@@ -79,10 +79,10 @@ class _Subscriber:
     async def run(self, *, may_begin_with_load: bool) -> None:
         log = self._log
         with log.listening(self._wake):
+            generation = log.generation  # before a snapshot: it takes the time of a slow reader
+            replayed = log.last  # up to here nothing is withheld
             if self._cursor == 0 and log.first > 1:
                 await self._send_snapshot()
-            generation = log.generation
-            replayed = log.last  # up to here nothing is withheld
             while True:
                 if log.generation != generation:
                     generation, replayed, self._cursor, self._sent = log.generation, 0, 0, 0

@@ -46,16 +46,15 @@ def content_of(*events: BlocksStored) -> dict[int, tuple[BlocksStored, int]]:
 
 
 def links(messages: list[common.KvEventBatch]) -> list[tuple[int | None, int, list[int]]]:
-    return [
-        (
-            event.stored.parent_block_hash if event.stored.HasField("parent_block_hash") else None,
-            event.stored.blocks[0].block_hash,
-            list(event.stored.blocks[0].token_ids),
-        )
-        for message in messages
-        for event in message.events
-        if event.WhichOneof("data") == "stored"
-    ]
+    """Return each block with its parent and its tokens."""
+    found: list[tuple[int | None, int, list[int]]] = []
+    for event in (event for message in messages for event in message.events):
+        stored = event.stored
+        parent = stored.parent_block_hash if stored.HasField("parent_block_hash") else None
+        for block in stored.blocks:
+            found.append((parent, block.block_hash, list(block.token_ids)))
+            parent = block.block_hash
+    return found
 
 
 def test_a_snapshot_begins_with_a_clearing_and_lists_parents_first() -> None:

@@ -173,6 +173,23 @@ async def test_a_subscriber_that_does_not_read_gets_a_gap_and_can_come_again() -
     assert log.last == 9
 
 
+async def test_a_restart_reaches_who_is_still_reading_a_snapshot() -> None:
+    engine = RealisticEngine(Model(), RealisticConfig(kv_events_buffer_steps=3))
+    call = StuckCall()
+    for _ in range(9):
+        engine.clear_cache()
+    async with trio.open_nursery() as tasks:
+        subscribe = engine.methods()["SubscribeKvEvents"]
+        tasks.start_soon(subscribe, common.SubscribeKvEventsRequest(), call)
+        await wait_all_tasks_blocked()
+        assert call.numbers == [9]
+        engine.kv_events.restart(0.0)
+        call.gate.set()
+        await wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+    assert call.numbers == [9, 1]
+
+
 async def test_withheld_batches_are_skipped_live_and_there_for_who_resumes() -> None:
     async with worker() as it:
         async with it.subscribed() as subscription:
