@@ -127,7 +127,7 @@ _LEAST: Mapping[str, int] = {
     "kv_blocks": 1,
     "block_size": 1,
     "spec_draft_tokens": 0,
-    "kv_events_buffer_steps": 0,
+    "kv_events_buffer_steps": 1,  # those who listen read what is kept
 }
 
 

@@ -195,6 +195,7 @@ def test_each_rule_of_the_worker_names_its_key(fields: dict[str, object], line: 
             "kv_events_zmq_base_port: the last worker would replay on port 65536, past 65535",
         ),
         ({"max_running": 0}, "max_running: must be at least 1, is 0"),
+        ({"kv_events_buffer_steps": 0}, "kv_events_buffer_steps: must be at least 1, is 0"),
     ],
 )
 def test_each_rule_of_the_realistic_engine_names_its_key(
