@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from replay.cli.topic_options import read_curve, read_endpoints
 from replay.consumer.consume import Consumer, Listener, Source
 from replay.consumer.ledger import PublisherLedger
 from replay.consumer.record_json import record_line
@@ -26,7 +27,6 @@ from replay.consumer.summary import RecordSummary
 from replay.errors import ConfigError, JournalWriteError
 from replay.log import configure_logging
 from replay.plane.codec import Message
-from replay.plane.curve import ClientKeys
 from replay.plane.discovery import discovery_folder
 from replay.plane.record_writer import RecordFileWriter
 from replay.plane.sockets import open_context
@@ -112,9 +112,9 @@ def consume(
             topic=topic,
             namespace=namespace,
             discovery=discovery_folder(discovery) if uses_discovery else None,
-            endpoints=_endpoints("--connect", connect),
-            status_endpoints=_endpoints("--status-connect", status_connect),
-            curve=_curve(curve_secret_key, curve_server_key),
+            endpoints=read_endpoints("--connect", connect),
+            status_endpoints=read_endpoints("--status-connect", status_connect),
+            curve=read_curve(curve_secret_key, curve_server_key),
             fills_gaps=fill,
             from_start=from_start,
         )
@@ -131,21 +131,6 @@ def consume(
         until_end=until_end,
     )
     context.exit(trio.run(_consume, options))
-
-
-def _endpoints(flag: str, endpoints: tuple[str, ...]) -> tuple[str, ...]:
-    wrong = [each for each in endpoints if not each.startswith("tcp://")]
-    if wrong:
-        raise ConfigError([f"{flag}: must look like tcp://host:port, is {each}" for each in wrong])
-    return endpoints
-
-
-def _curve(secret_key: str | None, server_key: str | None) -> ClientKeys | None:
-    if secret_key is None and server_key is None:
-        return None
-    if secret_key is None or server_key is None:
-        raise ConfigError(["--curve-secret-key and --curve-server-key go together"])
-    return ClientKeys.load(secret_key, server_key)
 
 
 async def _consume(options: Options) -> int:

@@ -5,7 +5,7 @@ import json
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any
 
 import attrs
@@ -15,9 +15,12 @@ import trio
 from replay.cli.comparison_options import print_wide
 from replay.cli.play_options import PlayOptions, read_play_options, with_play_options
 from replay.cli.progress_view import RunView, show
+from replay.cli.target_options import open_targets
 from replay.errors import ReplayError
+from replay.log import configure_logging
 from replay.player.compare import Side
-from replay.player.feed import ReadAhead
+from replay.player.feed import Feed, ReadAhead
+from replay.player.live_topic import LiveTopic
 from replay.player.observation import Choice, Observation
 from replay.player.play import Player, RunEnd
 from replay.player.report import run_report
@@ -25,34 +28,59 @@ from replay.player.report_terminal import run_tables
 from replay.player.results import RunHead
 from replay.player.results_file import ResultsFile
 from replay.player.schedule import Planned, ScheduleError, select
+from replay.player.several_targets import SeveralTargets
+from replay.player.targets import Target, TargetModel
 from replay.player.timeline import look_ahead, place
+from replay.player.traces.fault import Notes
 from replay.player.traces.opening import Source
-from replay.player.wording import milliseconds
+from replay.player.wording import count, milliseconds
 
 #: Exit code of a run that a signal ended, after its report: 128 and SIGINT, as shells have it.
 STOPPED = 130
 
 
 @click.command("play")
-@click.argument("source")
+@click.argument("source", required=False)
 @with_play_options
-def play_command(source: str, **values: Any) -> None:
+def play_command(source: str | None, **values: Any) -> None:
     """Send the requests of SOURCE to a target, and measure what comes back.
 
     SOURCE is known by its content: a record file, a capture, a script, or a trace of Mooncake,
-    Dynamo, AIPerf, BurstGPT or Azure; plain, gz or zst. Ctrl-C ends the run with a whole report, a
-    second one at once. Exit codes: 0 done, 1 the target or the source failed, 2 wrong usage, 130
-    stopped by a signal.
+    Dynamo, AIPerf, BurstGPT or Azure; plain, gz or zst. With --topic in its place requests are
+    those of a live tap, as they come. Ctrl-C ends the run with a whole report, a second one at
+    once. Exit codes: 0 done, 1 the target or the source failed, 2 wrong usage, 130 stopped by a
+    signal.
     """
     try:
         options = read_play_options(source, values)
+        if source is None:
+            configure_logging("warning")
+            raise SystemExit(_run(options, _following(options)))
         opened = Source(source)
     except ReplayError as error:
         raise click.UsageError(str(error)) from None
     except OSError as error:
         raise click.UsageError(f"{error.filename}: {error.strerror}") from None
     with opened:
-        raise SystemExit(_run(options, opened))
+        try:
+            origin = _reading(options, opened)
+        except ReplayError as error:
+            _say(error)
+            raise SystemExit(2) from None
+        raise SystemExit(_run(options, origin))
+
+
+@attrs.frozen(kw_only=True)
+class _Origin:
+    """Where the requests of a run come from."""
+
+    feed: Feed
+    notes: Notes
+    reading: Callable[[Player], AbstractAsyncContextManager[None]]
+    """What has to go on while they are played."""
+    fraction: Callable[[], float | None]
+    report: Callable[[], dict[str, Any] | None] = lambda: None
+    """What a live topic has brought, and what of it is missing."""
 
 
 @attrs.define
@@ -73,22 +101,17 @@ class _Collected:
         self.observations.append(attrs.evolve(observation, choices=slim))
 
 
-def _run(options: PlayOptions, source: Source) -> int:
+def _run(options: PlayOptions, origin: _Origin) -> int:
     """Play, print the summary, and return the exit code."""
-    try:
-        plan = _plan(options, source)
-    except ReplayError as error:
-        _say(error)
-        return 2
     collected = _Collected()
     ended: list[tuple[Player, RunEnd]] = []
     try:
-        trio.run(_play, options, source, plan, collected, ended.append)
+        trio.run(_play, options, origin, collected, ended.append)
     except* ReplayError as group:
         _say(group)
     if not ended:
         return 1
-    return _conclude(options, source, *ended[0], collected)
+    return _conclude(options, origin, *ended[0], collected)
 
 
 def _say(error: BaseException) -> None:
@@ -99,6 +122,36 @@ def _say(error: BaseException) -> None:
         click.echo(f"error: {error}", err=True)
 
 
+def _reading(options: PlayOptions, source: Source) -> _Origin:
+    """Return the requests of a file.  Raises a ReplayError for one that cannot be played so."""
+    return _Origin(
+        feed=ReadAhead(_plan(options, source)),
+        notes=source.notes,
+        reading=lambda _: nullcontext(),
+        fraction=lambda: source.fraction,
+    )
+
+
+def _following(options: PlayOptions) -> _Origin:
+    """Return the requests of a live topic."""
+    assert options.topic is not None
+    live = LiveTopic(
+        options.topic,
+        delay_seconds=options.delay_seconds,
+        limit=options.window.limit,
+        until_end=options.until_end,
+    )
+    click.echo(f"topic: {live.topic}", err=True)
+    click.echo(f"pace: {options.pace_text}", err=True)
+    return _Origin(
+        feed=live.feed,
+        notes=live.notes,
+        reading=live.reading,
+        fraction=lambda: None,
+        report=lambda: live.report() | {"dropped_here": live.dropped},
+    )
+
+
 def _plan(options: PlayOptions, source: Source) -> Iterator[Planned]:
     """Read the first rows, say what the source is, and return when each request is due."""
     arrivals = place(source.arrivals(options.read), reorder=options.reorder)
@@ -106,7 +159,7 @@ def _plan(options: PlayOptions, source: Source) -> Iterator[Planned]:
     preview, arrivals = look_ahead(arrivals, source.notes, unit=unit)
     times = f"times in {unit}" if preview.has_times else "no times"
     click.echo(f"source: {source.name}: {source.format}, {times}", err=True)
-    click.echo(f"pace: {options.pace.text}", err=True)
+    click.echo(f"pace: {options.pace_text}", err=True)
     for note in source.notes.warnings:
         click.echo(f"note: {note}", err=True)
     if not preview.has_times and not options.pace.needs_no_times:
@@ -116,14 +169,13 @@ def _plan(options: PlayOptions, source: Source) -> Iterator[Planned]:
 
 async def _play(
     options: PlayOptions,
-    source: Source,
-    plan: Iterator[Planned],
+    origin: _Origin,
     collected: _Collected,
     on_end: Callable[[tuple[Player, RunEnd]], None],
 ) -> None:
-    async with options.target.open() as target:
+    async with open_targets(options.targets) as target:
         model = await target.describe()
-        click.echo(f"target: {options.target.address}: {model.name}", err=True)
+        _tell_targets(options, target, model)
         async with _open_results(options) as results:
 
             def on_result(observation: Observation) -> None:
@@ -133,15 +185,15 @@ async def _play(
 
             player = Player(
                 target,
-                ReadAhead(plan),
-                vocab_size=options.target.vocab_size or model.vocab_size,
+                origin.feed,
+                vocab_size=options.targets[0].vocab_size or model.vocab_size,
                 settings=options.settings,
                 on_result=on_result,
             )
-            async with trio.open_nursery() as helpers:
+            async with origin.reading(player), trio.open_nursery() as helpers:
                 stop, quit_now = trio.Event(), trio.Event()
                 await helpers.start(watch_signals, stop, quit_now)
-                view = RunView(player=player, fraction=lambda: source.fraction)
+                view = RunView(player=player, fraction=origin.fraction, report=origin.report)
                 show(options.progress, view, helpers)
                 # What is there by now stays: it need not be looked at in every collection.
                 gc.freeze()
@@ -152,6 +204,13 @@ async def _play(
                 results.finish(end.as_values(player.progress))
 
 
+def _tell_targets(options: PlayOptions, target: Target, model: TargetModel) -> None:
+    models = target.models if isinstance(target, SeveralTargets) else {}
+    for each in options.targets:
+        name = models.get(each.address, model).name
+        click.echo(f"target: {each.address}: {name}", err=True)
+
+
 @asynccontextmanager
 async def _open_results(options: PlayOptions) -> AsyncIterator[ResultsFile | None]:
     """Write results for as long as the block lasts, and what is left at its end."""
@@ -160,8 +219,8 @@ async def _open_results(options: PlayOptions) -> AsyncIterator[ResultsFile | Non
         return
     head = RunHead(
         source=options.source,
-        target=options.target.address,
-        pace=options.pace.text,
+        target=options.target_name,
+        pace=options.pace_text,
         started_unix_ns=time.time_ns(),
         settings=options.as_values(),
     )
@@ -189,7 +248,7 @@ async def watch_signals(
 
 
 def _conclude(
-    options: PlayOptions, source: Source, player: Player, end: RunEnd, collected: _Collected
+    options: PlayOptions, origin: _Origin, player: Player, end: RunEnd, collected: _Collected
 ) -> int:
     """Print the summary of a run, and return its exit code."""
     side = Side(
@@ -199,16 +258,19 @@ def _conclude(
         seconds=end.seconds or None,
     )
     report = run_report(side, options.objectives)
+    schedule = report["run"]["schedule"]
+    report["pace"] = {"text": options.pace_text, "kept": schedule and schedule["kept"]}
     report["end"] = end.as_values(player.progress)
-    report["settings"] = {"pace": options.pace.text, **options.as_values()}
-    report["notes"] = source.notes.summary()
+    report["topic"] = came = origin.report()
+    report["settings"] = {"pace": options.pace_text, **options.as_values()}
+    report["notes"] = notes = origin.notes.summary()
     if options.json_file is not None:
         try:
             options.json_file.write_text(json.dumps(report, indent=2, allow_nan=False) + "\n")
         except OSError as error:
             click.echo(f"error: cannot write {options.json_file}: {error.strerror}", err=True)
     print_wide(run_tables(report))
-    for note in source.notes.summary():
+    for note in notes:
         click.echo(f"note: {note}", err=True)
     if player.progress.refused:
         click.echo(
@@ -216,11 +278,19 @@ def _conclude(
             "--fill synthetic makes it up and marks it",
             err=True,
         )
+    if came is not None:
+        click.echo(
+            f"records: {came['records']}, lost before they came: {came['tap_gaps']}, "
+            f"dropped here: {came['dropped_here']}",
+            err=True,
+        )
     if end.not_read:
         more = "" if end.is_counted else " at least"
         click.echo(f"note:{more} {end.not_read} further request(s) were not read", err=True)
     if end.fault is not None:
         click.echo(f"error: {end.fault}", err=True)
+    if schedule is not None:
+        click.echo(f"pace: {options.pace_text}: {_kept(schedule)}", err=True)
     click.echo(
         f"ended: {end.reason}; a sleeper beside the run was late by "
         f"{milliseconds(end.loop_delay_ms['p99'])} (p99)",
@@ -229,3 +299,13 @@ def _conclude(
     if end.reason == "stopped":
         return STOPPED
     return 1 if end.reason == "source" or not player.progress.sent else 0
+
+
+def _kept(schedule: dict[str, Any]) -> str:
+    """Say whether the pace was kept."""
+    if schedule["kept"]:
+        return f"kept, 99 of 100 requests left within {milliseconds(schedule['p99_ms'])}"
+    return (
+        f"NOT kept, {count(schedule['late'])} request(s) left more than "
+        f"{milliseconds(schedule['late_ms'])} late"
+    )

@@ -1,5 +1,6 @@
 """What `replay play` can be asked for, and the values that its options stand for."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,15 @@ from replay.cli.target_options import (
     read_target_options,
     with_options,
 )
+from replay.cli.topic_options import (
+    FOLLOWING_OPTIONS,
+    PUBLISHER_OPTIONS,
+    read_curve,
+    read_endpoints,
+)
+from replay.consumer.consume import Source as TopicSource
+from replay.errors import ConfigError
+from replay.plane.discovery import discovery_folder
 from replay.player.arrival import Arrival
 from replay.player.goodput import read_objectives
 from replay.player.outgoing import Fill
@@ -72,7 +82,13 @@ class PlayOptions:
     """Everything that the command was asked for."""
 
     source: str
-    target: TargetOptions
+    """A path, or the name of a topic."""
+    topic: TopicSource | None
+    """Where requests come from live.  None: from a file."""
+    delay_seconds: float
+    until_end: bool
+    targets: tuple[TargetOptions, ...]
+    """More than one take turns."""
     pace: Pace
     window: Window
     read: ReadOptions
@@ -82,6 +98,20 @@ class PlayOptions:
     json_file: Path | None
     objectives: dict[str, float]
     progress: str
+
+    @property
+    def target_name(self) -> str:
+        """Where requests go, for a report."""
+        return ", ".join(target.address for target in self.targets)
+
+    @property
+    def pace_text(self) -> str:
+        """When requests leave, for a report."""
+        if self.topic is None:
+            return self.pace.text
+        if self.delay_seconds:
+            return f"live, {self.delay_seconds:g} s after each arrival"
+        return "live, as records come"
 
     def as_values(self) -> dict[str, Any]:
         """Return the settings that a results file keeps; no key, no environment."""
@@ -109,10 +139,24 @@ def with_play_options(command: Callable[..., None]) -> Callable[..., None]:
     options: list[Option] = [
         click.option(
             "--target",
+            "targets",
             required=True,
+            multiple=True,
             metavar="URL",
-            help="grpc://HOST:PORT of a worker, or http(s)://HOST:PORT/v1 of an OpenAI endpoint.",
+            help="grpc(s)://HOST:PORT of a worker, or http(s)://HOST:PORT/v1 of an OpenAI "
+            "endpoint. Given several times they take turns; a session stays where it began.",
         ),
+        click.option(
+            "--topic", metavar="TOPIC", help="A live topic of a tap, ours or Dynamo's, no SOURCE."
+        ),
+        click.option("--namespace", default="dynamo", show_default=True, metavar="NAME"),
+        click.option(
+            "--discovery",
+            metavar="FOLDER",
+            help="Root of the file discovery.  [default: $DYN_FILE_KV, else Dynamo's default]",
+        ),
+        *PUBLISHER_OPTIONS,
+        *FOLLOWING_OPTIONS,
         click.option(
             "--speed",
             type=float,
@@ -212,8 +256,14 @@ def with_play_options(command: Callable[..., None]) -> Callable[..., None]:
     return with_options(command, options)
 
 
-def read_play_options(source: str, values: dict[str, Any]) -> PlayOptions:
-    """Turn the command line into values.  Raises UsageError for what does not go together."""
+def read_play_options(source: str | None, values: dict[str, Any]) -> PlayOptions:
+    """Turn the command line into values.
+
+    Raises UsageError for what does not go together, and ConfigError.
+    """
+    if (source is None) == (values["topic"] is None):
+        raise click.UsageError("give a SOURCE, or a --topic of a live tap")
+    _refuse_what_is_for_the_other(values)
     chosen = [name for name in ("rate", "concurrency") if values[name] is not None]
     if values["speed"] != 1.0:
         chosen.append("speed")
@@ -235,8 +285,11 @@ def read_play_options(source: str, values: dict[str, Any]) -> PlayOptions:
     # Wrong numbers are told now, not when the first request is planned.
     list(pace.plan(iter(())))
     return PlayOptions(
-        source=source,
-        target=read_target_options(values["target"], values),
+        source=source if source is not None else f"topic {values['topic']}",
+        topic=None if source is not None else _topic_source(values),
+        delay_seconds=values["delay"],
+        until_end=values["until_end"],
+        targets=_read_targets(values),
         pace=pace,
         window=Window(
             start_ns=round(values["start"] * 1e9),
@@ -261,3 +314,50 @@ def read_play_options(source: str, values: dict[str, Any]) -> PlayOptions:
         objectives=read_objectives(values["slo"]),
         progress=values["progress"],
     )
+
+
+def _refuse_what_is_for_the_other(values: dict[str, Any]) -> None:
+    """Raise UsageError for options of files with a topic, and the other way round."""
+    if values["topic"] is None:
+        kind, names = "without a --topic", ["discovery", "connect", "delay", "until_end"]
+        names += ["curve_secret_key", "curve_server_key"]
+    else:
+        kind, names = "a live topic has its own times", ["rate", "concurrency", "start", "end"]
+        names += ["max_gap", "time_unit", "reorder"]
+        if values["speed"] != 1.0:
+            names.append("speed")
+    given = [f"--{name.replace('_', '-')}" for name in names if values[name]]
+    if given:
+        raise click.UsageError(f"{', '.join(given)}: {kind}")
+
+
+def _topic_source(values: dict[str, Any]) -> TopicSource:
+    """Return where the topic is.  Raises ConfigError."""
+    # Whoever names the publishers does without discovery, unless asked for as well.
+    uses_discovery = values["discovery"] is not None or not values["connect"]
+    return TopicSource(
+        topic=values["topic"],
+        namespace=values["namespace"],
+        discovery=discovery_folder(values["discovery"]) if uses_discovery else None,
+        endpoints=read_endpoints("--connect", values["connect"]),
+        curve=read_curve(values["curve_secret_key"], values["curve_server_key"]),
+    )
+
+
+def _read_targets(values: dict[str, Any]) -> tuple[TargetOptions, ...]:
+    """Return the targets.  Raises a ConfigError with what is wrong with any of them."""
+    addresses: tuple[str, ...] = values["targets"]
+    problems = [
+        f"{address}: is named twice" for address, times in Counter(addresses).items() if times > 1
+    ]
+    targets = []
+    for address in dict.fromkeys(addresses):
+        try:
+            targets.append(read_target_options(address, values))
+        except ConfigError as error:
+            problems += [each for each in error.problems if each not in problems]
+    if len({address.partition("://")[0].rstrip("s") for address in addresses}) > 1:
+        problems.append("--target: several have to be of one kind, all grpc or all http")
+    if problems:
+        raise ConfigError(problems)
+    return tuple(targets)

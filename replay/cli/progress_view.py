@@ -1,7 +1,7 @@
 """Shows how a run goes: a live block on a terminal, a line now and then elsewhere."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import attrs
 import click
@@ -33,6 +33,8 @@ class RunView:
     player: Player
     fraction: Callable[[], float | None]
     """Which part of the source has been read; None: not known."""
+    report: Callable[[], dict[str, Any] | None] = lambda: None
+    """What a live topic has brought."""
 
     def numbers(self) -> dict[str, str]:
         """Return what is shown, by its name."""
@@ -42,7 +44,16 @@ class RunView:
         left = None
         if fraction and seconds > 1:
             left = seconds * (1 - fraction) / fraction
-        numbers = {
+        came = self.report()
+        numbers = (
+            {}
+            if came is None
+            else {
+                "records": count(came["records"]),
+                "lost on the way": count(came["tap_gaps"]),
+            }
+        )
+        numbers |= {
             "sent": count(progress.sent),
             "in flight": count(progress.in_flight),
             "late": count(progress.late),

@@ -24,25 +24,23 @@ from replay.cli.target_options import (
     read_target_options,
     with_options,
 )
+from replay.cli.topic_options import (
+    FOLLOWING_OPTIONS,
+    PUBLISHER_OPTIONS,
+    read_curve,
+    read_endpoints,
+)
 from replay.config import Config, DiscoveryKind, TapConfig, Transport, load_config
-from replay.consumer.consume import Consumer, Source
+from replay.consumer.consume import Source
 from replay.errors import ConfigError, ReplayError
 from replay.log import configure_logging
-from replay.plane.curve import ClientKeys
 from replay.plane.discovery import discovery_folder
-from replay.plane.sockets import open_context
 from replay.player.compare import compare
-from replay.player.live_feed import LiveFeed
+from replay.player.live_topic import LiveTopic
 from replay.player.outgoing import Fill
 from replay.player.play import Player, PlaySettings, RunEnd
 from replay.player.shadow import KEEP, ShadowTally
-from replay.player.tap_listener import TapListener
 from replay.player.wording import UNKNOWN, count, milliseconds
-
-#: How long sockets may take to close.
-_CLOSE_SECONDS = 2.0
-#: How often it is looked whether the publishers have ended: they tell by a record, not an event.
-_LOOK_SECONDS = 0.25
 
 
 @attrs.frozen(kw_only=True)
@@ -71,24 +69,8 @@ def _with_options(command: Callable[..., None]) -> Callable[..., None]:
             metavar="URL",
             help="grpc://HOST:PORT of a worker, or http(s)://HOST:PORT/v1 of an OpenAI endpoint.",
         ),
-        click.option(
-            "--connect",
-            multiple=True,
-            metavar="tcp://…",
-            help="A publisher of the tap, if it is not in discovery.",
-        ),
-        click.option("--curve-secret-key", metavar="FILE", help="Certificate with our secret key."),
-        click.option(
-            "--curve-server-key", metavar="FILE", help="The publishers' public certificate."
-        ),
-        click.option(
-            "--delay",
-            type=click.FloatRange(0),
-            default=0.0,
-            show_default=True,
-            metavar="SECONDS",
-            help="Send each request this long after its arrival; 0: when its record comes.",
-        ),
+        *PUBLISHER_OPTIONS,
+        *FOLLOWING_OPTIONS,
         click.option("--limit", type=click.IntRange(1), metavar="N", help="At most N requests."),
         click.option(
             "--keep",
@@ -98,7 +80,6 @@ def _with_options(command: Callable[..., None]) -> Callable[..., None]:
             metavar="N",
             help="The report at the end is made of the latest N requests.",
         ),
-        click.option("--until-end", is_flag=True, help="End when the publishers have ended."),
     )
     options = (*own, *SENDING_OPTIONS, *TARGET_OPTIONS, *COMPARISON_OPTIONS, PROGRESS_OPTION)
     return with_options(command, options)
@@ -120,7 +101,7 @@ def shadow_command(**values: Any) -> None:
     except ReplayError as error:
         raise click.UsageError(str(error)) from None
     configure_logging("warning")
-    ended: list[tuple[ShadowTally, TapListener, dict[str, Any], RunEnd]] = []
+    ended: list[tuple[ShadowTally, LiveTopic, RunEnd]] = []
     try:
         trio.run(partial(_shadow, options, lambda *each: ended.append(each)))
     except* ReplayError as group:
@@ -137,8 +118,8 @@ def _read_options(values: dict[str, Any]) -> ShadowOptions:
         topic=tap.topic,
         namespace=config.namespace,
         discovery=_discovery(config, values["connect"]),
-        endpoints=values["connect"],
-        curve=_curve(values["curve_secret_key"], values["curve_server_key"]),
+        endpoints=read_endpoints("--connect", values["connect"]),
+        curve=read_curve(values["curve_secret_key"], values["curve_server_key"]),
     )
     return ShadowOptions(
         source=source,
@@ -181,61 +162,37 @@ def _discovery(config: Config, endpoints: tuple[str, ...]) -> Any:
     return discovery_folder(plane.discovery.root)
 
 
-def _curve(secret_key: str | None, server_key: str | None) -> ClientKeys | None:
-    if secret_key is None and server_key is None:
-        return None
-    if secret_key is None or server_key is None:
-        raise ConfigError(["--curve-secret-key and --curve-server-key go together"])
-    return ClientKeys.load(secret_key, server_key)
-
-
 async def _shadow(
     options: ShadowOptions,
-    on_end: Callable[[ShadowTally, TapListener, dict[str, Any], RunEnd], None],
+    on_end: Callable[[ShadowTally, LiveTopic, RunEnd], None],
 ) -> None:
     """Follow the tap until a signal, the limit, or the end of the publishers."""
     tally = ShadowTally(keep=options.keep)
-    feed = LiveFeed()
-    listener = TapListener(feed, tally, delay_seconds=options.delay_seconds, limit=options.limit)
-    consumer = Consumer(options.source, listener)
+    live = LiveTopic(
+        options.source,
+        delay_seconds=options.delay_seconds,
+        limit=options.limit,
+        until_end=options.until_end,
+        on_request=lambda arrival: tally.expect(arrival.position, arrival.recorded),
+    )
     async with options.target.open() as target:
         model = await target.describe()
-        click.echo(f"tap: {options.tap}, topic {options.source.topic}", err=True)
+        click.echo(f"tap: {options.tap}, topic {live.topic}", err=True)
         click.echo(f"candidate: {options.target.address}: {model.name}", err=True)
         player = Player(
             target,
-            feed,
+            live.feed,
             vocab_size=options.target.vocab_size or model.vocab_size,
             settings=options.settings,
             on_result=tally.note,
         )
-        listener.player = player
-        async with (
-            open_context(term_seconds=_CLOSE_SECONDS) as context,
-            trio.open_nursery() as helpers,
-        ):
+        async with live.reading(player), trio.open_nursery() as helpers:
             stop, quit_now = trio.Event(), trio.Event()
             await helpers.start(watch_signals, stop, quit_now)
-            helpers.start_soon(_read_when_begun, player, consumer, context)
-            if options.until_end:
-                helpers.start_soon(_end_with_publishers, consumer, feed)
-            show(options.progress, ShadowView(player, tally, consumer), helpers)
+            show(options.progress, ShadowView(player, tally, live), helpers)
             end = await player.run(stop=stop, quit_now=quit_now)
             helpers.cancel_scope.cancel()
-        on_end(tally, listener, consumer.report(), end)
-
-
-async def _read_when_begun(player: Player, consumer: Consumer, context: Any) -> None:
-    """Read the tap once the run has a clock to give its requests their moments by."""
-    await player.begun.wait()
-    await consumer.run(context)
-
-
-async def _end_with_publishers(consumer: Consumer, feed: LiveFeed) -> None:
-    # That they have ended is no event there: it follows from several things that come apart.
-    while not consumer.has_ended:  # noqa: ASYNC110
-        await trio.sleep(_LOOK_SECONDS)
-    feed.end()
+        on_end(tally, live, end)
 
 
 @attrs.frozen
@@ -244,12 +201,12 @@ class ShadowView:
 
     player: Player
     tally: ShadowTally
-    consumer: Consumer
+    live: LiveTopic
 
     def numbers(self) -> dict[str, str]:
         """Return what is shown, by its name."""
         tally, progress = self.tally, self.player.progress
-        report = self.consumer.report()
+        report = self.live.report()
         shift_ms = tally.ttft_shift_ms
         return {
             "records": count(report["records"]),
@@ -268,20 +225,20 @@ class ShadowView:
 def _conclude(
     options: ShadowOptions,
     tally: ShadowTally,
-    listener: TapListener,
-    report: dict[str, Any],
+    live: LiveTopic,
     end: RunEnd,
 ) -> int:
     """Compare what was kept, write the reports, and return the exit code."""
+    report = live.report()
     baseline, candidate = tally.sides(f"tap {options.tap}", options.target.address)
     comparison = compare(baseline, candidate, settings=options.comparison.settings)
     code = options.comparison.conclude(comparison)
-    for note in listener.notes.summary():
+    for note in live.notes.summary():
         click.echo(f"note: {note}", err=True)
     click.echo(
         f"records: {report['records']}, lost before they came: {report['tap_gaps']}, "
         f"compared: {tally.pairs}, without an answer in the record: {tally.without_answer}, "
-        f"not sent: {tally.not_sent}, dropped here: {tally.dropped}",
+        f"not sent: {tally.not_sent}, dropped here: {live.dropped}",
         err=True,
     )
     click.echo(f"ended: {end.reason}", err=True)

@@ -35,6 +35,7 @@ class AnswerLog:
         self._is_streamed = True
         self.sent_ns: int | None = None
         self.scheduled_ns: int | None = None
+        self.target: str | None = None
         self.filled: tuple[str, ...] = ()
         self.prompt_tokens: int | None = None
         self.cached_tokens: int | None = None
@@ -122,6 +123,7 @@ class AnswerLog:
             scheduled_ns=self.scheduled_ns,
             sent_ns=self.sent_ns,
             error=error,
+            target=self.target,
             filled=self.filled,
         )
 

@@ -110,8 +110,9 @@ class HttpClient:
                         stream, self._tls, server_hostname=self._host, https_compatible=True
                     )
                     await stream.do_handshake()
-        except (OSError, trio.BrokenResourceError, trio.TooSlowError):
-            raise HttpError("no connection") from None
+        except (OSError, trio.BrokenResourceError, trio.TooSlowError) as error:
+            # The cause is for whoever asks once, at the start; a label of requests is short.
+            raise HttpError("no connection") from error
         return _Connection(stream)
 
 

@@ -119,6 +119,8 @@ class Observation:
     """When it was sent, from the start of the run."""
     error: str | None = None
     """A status code or another label out of a small set; never a message."""
+    target: str | None = None
+    """Where it was sent, if a run had several targets."""
     filled: tuple[str, ...] = ()
     """Names of what the player had to make up."""
 

@@ -19,6 +19,7 @@ from replay.player.openai_body import (
 )
 from replay.player.outgoing import Outgoing, Speaks
 from replay.player.targets import Clock, SendError, TargetError, TargetModel
+from replay.rpc.dialling import reason_of
 
 #: What prompts are made of where the endpoint does not say how many ids its model knows.
 ASSUMED_VOCAB_SIZE = 32_000
@@ -93,7 +94,9 @@ class OpenAITarget:
                     while piece := await response.receive():
                         body += piece
         except HttpError as error:
-            raise TargetError(f"{self._url}: {error}") from None
+            cause = error.__cause__
+            why = "" if cause is None else f": {reason_of(cause)}"
+            raise TargetError(f"{self._url}: {error}{why}") from None
         except trio.TooSlowError:
             raise TargetError(f"{self._url}: no answer in {DESCRIBE_SECONDS:g} s") from None
         if self._model is None:

@@ -62,6 +62,8 @@ class Outgoing:
     tools: tuple[Any, ...] | None = attrs.field(default=None, repr=False)
     parameters: Parameters = attrs.field(repr=False)
     stream: bool
+    session: str | None = None
+    """Of whose turns it is one."""
     filled: tuple[str, ...] = ()
 
 
@@ -115,6 +117,7 @@ def outgoing(
         tools=tools,
         parameters=arrival.parameters,
         stream=stream,
+        session=arrival.session,
         filled=tuple(dict.fromkeys(missing)),
     )
 

@@ -6,6 +6,7 @@ Ids of requests are in it; prompts and answers never are.  What is infinite or n
 
 import heapq
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -124,6 +125,7 @@ def side_summary(side: Side) -> dict[str, Any]:
         "seconds": side.seconds,
         "achieved_rate": len(sent) / side.seconds if side.seconds else None,
         "schedule": None,
+        "targets": [target_summary(name, each) for name, each in _by_target(sent)],
     }
     if len(delays):
         late = sum(delay > LATE_MS for delay in delays.sorted_values)
@@ -136,6 +138,33 @@ def side_summary(side: Side) -> dict[str, Any]:
             "kept": late <= 0.01 * len(delays),
         }
     return summary
+
+
+def target_summary(name: str, observations: Sequence[Observation]) -> dict[str, Any]:
+    """Return what can be said of the requests that one of several targets got."""
+    complete = [each for each in observations if each.outcome is Outcome.COMPLETE]
+    first = Sample(latencies_ms(each, "ttft") for each in complete)
+    prompt_tokens = sum(each.prompt_tokens or 0 for each in observations)
+    cached = _sum_known(each.cached_tokens for each in observations)
+    return {
+        "name": name,
+        "requests": len(observations),
+        "outcomes": dict(sorted(Counter(each.outcome.value for each in observations).items())),
+        "prompt_tokens": prompt_tokens,
+        "output_tokens": sum(each.output_tokens for each in observations),
+        "cached_tokens": cached,
+        "ttft_p50_ms": first.quantile(0.5),
+        "ttft_p99_ms": first.quantile(0.99),
+    }
+
+
+def _by_target(observations: Iterable[Observation]) -> list[tuple[str, list[Observation]]]:
+    """Group what several targets got by their names; nothing for a run with one."""
+    groups: dict[str, list[Observation]] = {}
+    for each in observations:
+        if each.target is not None:
+            groups.setdefault(each.target, []).append(each)
+    return sorted(groups.items())
 
 
 def distribution(sample: Sample, *, undefined: int) -> dict[str, Any]:

@@ -61,6 +61,8 @@ def _run(report: Mapping[str, Any]) -> Iterator[RenderableType]:
         )
     if report["latencies"]:
         yield table
+    if report["run"]["targets"]:
+        yield _targets(report["run"]["targets"])
     for failure in report["run"]["failures"]:
         ids = ", ".join(map(identifier, failure["ids"][:3]))
         yield Text(
@@ -88,6 +90,23 @@ def _sides(sides: Mapping[str, Mapping[str, Any]]) -> Table:
     if any(side["schedule"] for side in sides.values()):
         table.add_row(
             "schedule delay p99", *(_schedule(side["schedule"]) for side in sides.values())
+        )
+    return table
+
+
+def _targets(targets: list[Mapping[str, Any]]) -> Table:
+    table = _table(
+        "target", "requests", "complete", "output tokens", "cached tokens", "TTFT p50", "TTFT p99"
+    )
+    for each in targets:
+        table.add_row(
+            Text(identifier(each["name"])),
+            count(each["requests"]),
+            count(each["outcomes"].get("complete", 0)),
+            count(each["output_tokens"]),
+            count(each["cached_tokens"]),
+            milliseconds(each["ttft_p50_ms"]),
+            milliseconds(each["ttft_p99_ms"]),
         )
     return table
 

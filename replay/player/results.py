@@ -67,7 +67,7 @@ def write_observation(observation: Observation) -> bytes:
         "position": observation.position,
         "outcome": observation.outcome.value,
     }
-    for name in ("error", "prompt_tokens", "cached_tokens", *_OFFSETS):
+    for name in ("error", "target", "prompt_tokens", "cached_tokens", *_OFFSETS):
         if (value := getattr(observation, name)) is not None:
             values[name] = value
     if observation.schedule_delay_ns is not None:
@@ -155,6 +155,7 @@ def _observation(row: Row) -> Observation:
         scheduled_ns=offsets["scheduled_ns"],
         sent_ns=offsets["sent_ns"],
         error=row.text("error"),
+        target=row.text("target"),
         filled=tuple(str(name) for name in row.sequence("filled") or ()),
     )
 

@@ -31,8 +31,6 @@ class ShadowTally:
     outcomes_differ: int = 0
     finishes_differ: int = 0
     not_sent: int = 0
-    dropped: int = 0
-    """Requests that found no room between the tap and the player."""
     without_answer: int = 0
     """Requests whose record has no response to compare with."""
     _waiting: dict[int, Observation] = attrs.field(factory=dict)

@@ -1,16 +1,17 @@
 """Turns the records of a live tap into requests to play."""
 
 import time
+from collections.abc import Callable
 
 import trio
 
 from replay.consumer.consume import Listener
 from replay.consumer.summary import RecordSummary
 from replay.plane.codec import Message
+from replay.player.arrival import Arrival
 from replay.player.live_feed import LiveFeed
 from replay.player.play import Player
 from replay.player.schedule import Planned
-from replay.player.shadow import ShadowTally
 from replay.player.traces.fault import Notes, TraceError
 from replay.player.traces.record import read_record
 from replay.player.traces.record_scan import record_of_payload
@@ -26,16 +27,19 @@ class TapListener(Listener):
     def __init__(
         self,
         feed: LiveFeed,
-        tally: ShadowTally,
         *,
         delay_seconds: float = 0.0,
         limit: int | None = None,
+        on_request: Callable[[Arrival], None] = lambda _: None,
     ) -> None:
+        """*on_request* learns of each request that the player is going to send."""
         self.notes = Notes()
         self.player: Player | None = None
         """Set before the first record can come."""
         self._feed = feed
-        self._tally = tally
+        self._on_request = on_request
+        self.dropped = 0
+        """Requests that found no room on the way to the player."""
         self._delay_ns = round(delay_seconds * 1e9)
         self._limit = limit
         self._position = 0
@@ -59,9 +63,9 @@ class TapListener(Listener):
         if self._delay_ns and arrival.time_ns is not None:
             due_ns += max(0, arrival.time_ns + self._delay_ns - time.time_ns())
         if self._feed.push(Planned(arrival, due_ns)):
-            self._tally.expect(arrival.position, arrival.recorded)
+            self._on_request(arrival)
         else:
-            self._tally.dropped += 1
+            self.dropped += 1
         if self._position == self._limit:
             self._feed.end()
 

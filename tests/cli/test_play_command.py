@@ -22,6 +22,13 @@ from replay.player.traces.lines import split_lines
 @contextmanager
 def worker(*flags: str, config: Path | None = None) -> Iterator[str]:
     """Run a worker on a free port, and return its address; it is stopped in order."""
+    with workers(*flags, config=config) as targets:
+        yield targets[0]
+
+
+@contextmanager
+def workers(*flags: str, config: Path | None = None) -> Iterator[list[str]]:
+    """Run a process of workers on free ports, and return their addresses."""
     arguments = ["serve", "--grpc-base-port", "0", "--log-format", "json", *flags]
     if config is not None:
         arguments += ["--config", str(config)]
@@ -30,16 +37,16 @@ def worker(*flags: str, config: Path | None = None) -> Iterator[str]:
     )
     assert process.stderr is not None
     try:
-        address = None
+        addresses = None
         for line in process.stderr:
             event = json.loads(line)
             if event["event"] == "listening":
-                address = event["addresses"][0]
+                addresses = event["addresses"]
                 break
-        assert address is not None
+        assert addresses is not None
         # Nobody reads on in this thread, and a full pipe would stop the worker.
         threading.Thread(target=process.stderr.read, daemon=True).start()
-        yield f"grpc://{address}"
+        yield [f"grpc://{address}" for address in addresses]
     finally:
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
@@ -144,6 +151,39 @@ def test_a_run_leaves_its_settings_its_results_and_its_end(tmp_path: Path) -> No
     assert report["run"]["schedule"]["kept"] is True
 
 
+def test_several_targets_take_turns_and_the_report_names_each(tmp_path: Path) -> None:
+    source, results = trace(tmp_path / "trace.jsonl", 21), tmp_path / "results.jsonl"
+    summary = tmp_path / "summary.json"
+    with workers("--grpc-count", "2") as targets:
+        options = [part for target in targets for part in ("--target", target)]
+        played = run("play", source, *options, "--json", summary, "--results", results)
+    assert played.exit_code == 0, played.output
+    report = json.loads(summary.read_text())
+    found = {each["name"]: each for each in report["run"]["targets"]}
+    assert {name: each["requests"] for name, each in found.items()} == dict(
+        zip(targets, (11, 10), strict=True)
+    )
+    assert sum(each["output_tokens"] for each in found.values()) == 21 * 4
+    assert all(target in played.output for target in targets)
+    read = read_results(split_lines([results.read_bytes()]), Notes())
+    assert read.head.target == ", ".join(targets)
+    assert {each.target for each in read.observations} == set(targets)
+
+
+def test_a_run_says_whether_it_kept_its_pace(tmp_path: Path) -> None:
+    """A prompt of four million tokens takes longer to make than its moment allows."""
+    source, summary = tmp_path / "trace.jsonl", tmp_path / "summary.json"
+    rows = [{"timestamp": 0, "input_length": size, "output_length": 0} for size in (4 << 20, 8)]
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with worker() as target:
+        played = run("play", source, "--target", target, "--json", summary)
+    assert "pace: original times, speed 1: NOT kept, 2 request(s) left more than" in played.output
+    assert json.loads(summary.read_text())["pace"] == {
+        "text": "original times, speed 1",
+        "kept": False,
+    }
+
+
 def test_an_interrupted_run_ends_with_a_whole_report(tmp_path: Path) -> None:
     source, results = trace(tmp_path / "trace.jsonl", 500, gap_ms=20), tmp_path / "results.jsonl"
     with worker("--token-ms", "5") as target:
@@ -215,6 +255,14 @@ def test_a_request_that_lacks_something_is_refused_unless_it_may_be_filled(tmp_p
         (("--rate", "nan"), "rate: must be a finite number above 0"),
         (("--start", "5", "--end", "5"), "end: must lie after the start"),
         (("--slo", "speed=5"), "objective"),
+        (("--target", "grpc://127.0.0.1:1"), "grpc://127.0.0.1:1: is named twice"),
+        (("--target", "http://127.0.0.1:1/v1"), "have to be of one kind"),
+        (("--target", "tcp://127.0.0.1:1"), "a target is grpc://"),
+        (("--target", "grpc://nowhere"), "grpc://nowhere: not an address"),
+        (("--target", "https://a:b@c/v1"), "takes no user, query or fragment"),
+        (("--target", "http://:80/v1"), "must be http://host or https://host"),
+        (("--ca-file", __file__), "grpc://127.0.0.1:1 has no TLS"),
+        (("--key-file", __file__), "--key-file is the key of a --cert-file"),
     ],
 )
 def test_wrong_usage_is_refused_before_anything_is_sent(
@@ -241,7 +289,6 @@ def test_a_source_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     [
         ("grpc://127.0.0.1:1", "127.0.0.1:1: UNAVAILABLE"),
         ("http://127.0.0.1:1/v1", "no connection"),
-        ("tcp://127.0.0.1:1", "a target is grpc://"),
     ],
 )
 def test_a_target_that_cannot_be_used_is_one_line(tmp_path: Path, target: str, reason: str) -> None:
