@@ -12,8 +12,8 @@ import trio
 
 from benchmarks.generator.rows import Row, row_of
 from benchmarks.generator.spec import LoadSpec
-from benchmarks.generator.timer import Timer
 from benchmarks.generator.workload import Request, RequestMaker
+from replay.exact_timer import ExactTimer
 from replay.player.answer_log import AnswerLog
 from replay.player.observation import Observation
 from replay.player.targets import Clock, Packed, SendError, Target
@@ -104,7 +104,7 @@ class Sender:
     async def _open_loop(self, requests: trio.Nursery) -> None:
         last = self._due_ns[-1] if self._due_ns else 0
         end = self._clock.seconds(last) + LATE_END_SECONDS
-        with Timer() as timer:
+        with ExactTimer() as timer:
             for place, due_ns in enumerate(self._due_ns):
                 due = self._clock.seconds(due_ns)
                 if not self._ready:

@@ -33,6 +33,7 @@ from replay.engines.sampling import plan_choice
 from replay.engines.scheduler import Pass, Scheduler
 from replay.engines.throughput import Throughput
 from replay.engines.validation import check_request
+from replay.exact_timer import ExactTimer
 
 #: Chunks that are written before others get a turn: about a millisecond.
 BURST_CHUNKS = 512
@@ -280,22 +281,23 @@ class RealisticEngine:
 
     async def _run_passes(self) -> None:
         model_time = trio.current_time()
-        while True:
-            while self._is_paused:
-                await self._resumed.wait()
-                model_time = max(model_time, trio.current_time())
-            next_pass = self._scheduler.begin_pass()
-            if next_pass is None:
-                await self._submitted.wait()
-                self._submitted = trio.Event()
-                model_time = max(model_time, self._submitted_at)
-                continue
-            model_time += next_pass.duration_ms / 1000 / self._config.speedup
-            await trio.sleep_until(model_time)
-            now = trio.current_time()
-            if now - model_time > MAX_BEHIND_SECONDS:
-                model_time = now
-            await self._finish_pass(next_pass, model_time)
+        with ExactTimer() as timer:
+            while True:
+                while self._is_paused:
+                    await self._resumed.wait()
+                    model_time = max(model_time, trio.current_time())
+                next_pass = self._scheduler.begin_pass()
+                if next_pass is None:
+                    await self._submitted.wait()
+                    self._submitted = trio.Event()
+                    model_time = max(model_time, self._submitted_at)
+                    continue
+                model_time += next_pass.duration_ms / 1000 / self._config.speedup
+                await timer.sleep_until(model_time)
+                now = trio.current_time()
+                if now - model_time > MAX_BEHIND_SECONDS:
+                    model_time = now
+                await self._finish_pass(next_pass, model_time)
 
     async def _finish_pass(self, finished: Pass, model_time: float) -> None:
         outcome = self._scheduler.finish_pass(finished)
@@ -317,13 +319,14 @@ class RealisticEngine:
 
     async def _write_late(self) -> None:
         """Write what passes made, each of them the overhead later."""
-        while True:
-            while self._late:
-                written = self._late.popleft()
-                await trio.sleep_until(written.due)
-                await self._write(written)
-            await self._late_news.wait()
-            self._late_news = trio.Event()
+        with ExactTimer() as timer:
+            while True:
+                while self._late:
+                    written = self._late.popleft()
+                    await timer.sleep_until(written.due)
+                    await self._write(written)
+                await self._late_news.wait()
+                self._late_news = trio.Event()
 
     async def _write(self, written: "_Written") -> None:
         """Hand the tokens of a pass to their streams, in turns with others."""
