@@ -5,9 +5,9 @@
 help:  ## say what can be made
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
-demo:  ## serve, send a few requests, show what came back, was captured and was mirrored (GATEWAY=1: through smg)
+demo:  ## serve, send requests, also through the real smg, show what came back, was captured, was mirrored (GATEWAY=0: without smg)
 	@tools/venv.sh
-	@.venv/bin/python examples/demo.py $(if $(GATEWAY),--gateway)
+	@.venv/bin/python examples/demo.py $(if $(GATEWAY),$(if $(filter 0,$(GATEWAY)),--no-gateway,--gateway))
 
 test:  ## all checks of a change: format, lint, types, generated code, docstrings, tests, coverage
 	@tools/venv.sh dev

@@ -1,8 +1,10 @@
 """Serve, send a few requests, and show what was asked, what came back, what was captured, and what
 a consumer in another process got of it through a shadow tap.
 
-    python examples/demo.py              requests of our own gRPC client
-    python examples/demo.py --gateway    and OpenAI requests through the real smg gateway
+    python examples/demo.py                 requests of our own gRPC client, and OpenAI requests
+                                            through the real smg gateway if it can be installed
+    python examples/demo.py --gateway       fail if it cannot
+    python examples/demo.py --no-gateway    our own client only
 
 Exit 1 if something is not as it should be.
 """
@@ -21,6 +23,7 @@ from typing import Any
 import attrs
 import trio
 from purerpc.grpclib.exceptions import RpcFailedError
+from smg_gateway import GatewayError, cache_folder, install, running_gateway
 from worker_process import READY_SECONDS, STOP_SECONDS, WorkerError, running_worker
 
 from replay._proto import tokenspeed_scheduler_pb2 as pb
@@ -132,8 +135,6 @@ def last_line(capture: Path, number: int) -> str:
 
 def demonstrate_gateway(address: str, capture: Path, log: Path) -> list[Row]:
     """Send OpenAI requests through the real gateway and join each to its line."""
-    from smg_gateway import running_gateway
-
     chat, completions = "/v1/chat/completions", "/v1/completions"
     hello = {"messages": [{"role": "user", "content": "hello world"}], "max_tokens": 4}
     pattern = {**hello, "regex": "[0-9]{1,4}"}
@@ -147,7 +148,7 @@ def demonstrate_gateway(address: str, capture: Path, log: Path) -> list[Row]:
             before = len(capture.read_text().splitlines())
             status, text = gateway.post(path, {"model": gateway.model, "rid": rid, **body})
             lines = [json.loads(line) for line in capture.read_text().splitlines()[before:]]
-            ids = [line["request_id"] for line in lines]
+            ids = sorted(line["request_id"] for line in lines)  # prompts of one request overtake
             came_back = f"{status}, {text.count('finish_reason')} choices, captured as {ids}"
             rows.append(Row(asked, came_back, expected.format(rid=rid), lines[0] if lines else {}))
 
@@ -268,8 +269,21 @@ def show_mirrored(mirrored: Mirrored) -> bool:
 def main() -> int:
     """Run the demonstration and return the exit status."""
     parser = argparse.ArgumentParser(description="Serve, ask, and show what was captured.")
-    parser.add_argument("--gateway", action="store_true", help="go through the real smg, too")
+    parser.add_argument(
+        "--gateway",
+        action=argparse.BooleanOptionalAction,
+        help="go through the real smg, too; without this, if it can be installed",
+    )
     options = parser.parse_args()
+    if options.gateway is not False:
+        print("the gateway smg is installed into", cache_folder(), "once", flush=True)
+        try:
+            install(cache_folder())
+            options.gateway = True
+        except GatewayError as error:
+            if options.gateway:
+                parser.exit(1, f"{error}\n")
+            print(f"without the gateway: {error}\n")
     with tempfile.TemporaryDirectory(prefix="replay-demo-") as name:
         folder = Path(name)
         capture, configuration = folder / "generate.jsonl", folder / "taps.yaml"
