@@ -339,8 +339,10 @@ class Peer:
             status = error.status
         except Exception as error:
             status = self._fault(call, error)
-        except trio.Cancelled:
-            call.cancel(Ending.SHUTDOWN)  # cancelled from further out than the call
+        except BaseException:
+            # Cancelled from further out than the call, or the process is to end: whatever has been
+            # sent is not the whole answer.
+            call.cancel(Ending.SHUTDOWN)
             raise
         finally:
             self._end(call, status)

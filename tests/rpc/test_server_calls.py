@@ -2,10 +2,12 @@
 
 import asyncio
 import resource
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
 import grpc
 import grpc.aio
+import purerpc
 import pytest
 import trio
 from google.protobuf.wrappers_pb2 import BytesValue
@@ -102,6 +104,32 @@ async def test_a_client_that_ends_its_side_ends_its_requests():
         await client.stream.send_eof()
         await client.end()
         assert [call.ending for call in served.handlers.ended] == [Ending.CLOSED]
+
+
+async def test_a_call_that_ends_the_process_has_no_whole_answer():
+    """As Ctrl-C does, which Trio may raise in any task."""
+
+    async def leave(message: BytesValue) -> AsyncIterator[BytesValue]:
+        yield message
+        raise SystemExit(3)
+
+    ended: list[Call] = []
+    service = purerpc.Service("test.Exit")
+    service.add_method(
+        "Leave",
+        leave,
+        purerpc.RPCSignature(purerpc.Cardinality.UNARY_STREAM, BytesValue, BytesValue),
+    )
+    with pytest.raises(BaseExceptionGroup) as caught:
+        async with (
+            serving(services=[service], on_call_ended=ended.append) as served,
+            raw_client(served.port) as client,
+        ):
+            await client.send(request(1, **{":path": "/test.Exit/Leave"}))
+            await client.end()
+            await trio.sleep_forever()
+    assert caught.group_contains(SystemExit)
+    assert [call.status.status_code.name for call in ended] == ["UNAVAILABLE"]
 
 
 async def test_a_handler_that_raises_is_internal_without_its_text_and_the_connection_lives():
