@@ -451,9 +451,10 @@ class Channel:
         answers: Answers[M] | None = None
         with trio.CancelScope(deadline=deadline) as scope:
             try:
+                block = self._block(method.path, timeout, metadata)
                 link = await self._link()
                 answers = Answers(link, method)
-                link.start(self._block(method.path, timeout, metadata), payload, answers)
+                link.start(block, payload, answers)
                 yield answers
             finally:
                 if answers is not None:

@@ -311,6 +311,13 @@ async def test_what_is_no_target_is_refused(target):
             pass
 
 
+async def test_metadata_that_is_no_bytes_is_the_callers_own_mistake():
+    async with serving() as served, open_channel(served.address) as channel:
+        with pytest.raises(TypeError):
+            await channel.unary(ECHO, value(), metadata=[("own-name", "text")])
+        assert (await channel.unary(ECHO, value(b"goes on"))).value == b"goes on"
+
+
 async def test_a_unix_socket_is_a_target(tmp_path):
     async with serving(address=Address(f"unix:{tmp_path}/socket")) as served:
         assert served.address.startswith("unix:")
