@@ -101,19 +101,24 @@ class HttpClient:
         return None
 
     async def _connect(self) -> "_Connection":
-        stream: trio.abc.Stream
         try:
             with trio.fail_after(_CONNECT_SECONDS):
-                stream = await trio.open_tcp_stream(self._host, self._port)
-                if self._tls is not None:
-                    stream = trio.SSLStream(
-                        stream, self._tls, server_hostname=self._host, https_compatible=True
-                    )
-                    await stream.do_handshake()
+                return _Connection(await self._open())
         except (OSError, trio.BrokenResourceError, trio.TooSlowError) as error:
             # The cause is for whoever asks once, at the start; a label of requests is short.
             raise HttpError("no connection") from error
-        return _Connection(stream)
+
+    async def _open(self) -> trio.abc.Stream:
+        plain = await trio.open_tcp_stream(self._host, self._port)
+        if self._tls is None:
+            return plain
+        secure = trio.SSLStream(plain, self._tls, server_hostname=self._host, https_compatible=True)
+        try:
+            await secure.do_handshake()
+        except BaseException:
+            await trio.aclose_forcefully(secure)
+            raise
+        return secure
 
 
 class _Connection:

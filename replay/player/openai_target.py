@@ -39,8 +39,11 @@ async def open_openai_target(
     """Send requests to the endpoint below *url*; requests may take *timeout* seconds each.
 
     Without *model* the first that the endpoint lists is used.  Raises TargetError for what is no
-    URL.
+    URL, or no key.
     """
+    api_key = (api_key or "").strip()  # a file's last newline comes along easily
+    if not (api_key.isascii() and api_key.isprintable()):
+        raise TargetError("the API key has characters that cannot be sent in a header")
     try:
         client = HttpClient(url, tls=tls)
     except ValueError as error:
@@ -71,7 +74,7 @@ class OpenAITarget:
         *,
         model: str | None,
         vocab_size: int,
-        api_key: str | None,
+        api_key: str,
         timeout: float | None,
     ) -> None:
         self._url = url

@@ -1,9 +1,12 @@
 """Runs against an OpenAI endpoint over HTTP/1.1."""
 
 import json
+import os
 from array import array
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
+from math import inf
 from typing import Any
 
 import attrs
@@ -14,6 +17,7 @@ import trio
 from replay.player.answer_log import AnswerLog
 from replay.player.arrival import Arrival, Parameters, TokenPrompt
 from replay.player.feed import ReadAhead
+from replay.player.http1 import HttpClient, HttpError
 from replay.player.observation import Observation, Outcome
 from replay.player.openai_body import AnswerError, EventLines, note_event, openai_request
 from replay.player.openai_target import open_openai_target
@@ -247,6 +251,42 @@ async def test_what_is_no_url_is_refused(url: str) -> None:
     with pytest.raises(TargetError):
         async with open_openai_target(url):
             raise AssertionError
+
+
+@pytest.mark.parametrize("key", ["a\nb", "schlüssel", "a\0"])
+async def test_a_key_that_no_header_can_have_is_refused_without_being_shown(key: str) -> None:
+    with pytest.raises(TargetError, match="the API key has characters") as caught:
+        async with open_openai_target("http://127.0.0.1:1/v1", api_key=key):
+            raise AssertionError
+    assert key not in str(caught.value)
+
+
+async def test_a_key_is_sent_without_the_newline_behind_it() -> None:
+    async with endpoint() as fake:
+        await play(fake.url, [arrival(0)], api_key="key\n")
+    assert {fields["authorization"] for _, fields, _ in fake.requests} == {"Bearer key"}
+
+
+async def test_a_handshake_that_fails_or_is_left_leaves_no_socket() -> None:
+    async def answer(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+        with trio.move_on_after(wait):
+            await trio.sleep_forever()
+
+    before = len(os.listdir("/proc/self/fd"))
+    async with trio.open_nursery() as serving:
+        (listener,) = await serving.start(partial(trio.serve_tcp, answer, 0, host="127.0.0.1"))
+        client = HttpClient(f"https://127.0.0.1:{listener.socket.getsockname()[1]}")
+        wait = 0.0
+        with pytest.raises(HttpError):
+            async with client.request("GET", "/"):
+                raise AssertionError
+        wait = inf
+        with trio.move_on_after(0.05):
+            async with client.request("GET", "/"):
+                raise AssertionError
+        serving.cancel_scope.cancel()
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 # ---- bodies
