@@ -24,7 +24,7 @@ from replay.consumer.ledger import PublisherLedger
 from replay.consumer.record_json import record_line
 from replay.consumer.report import progress_line
 from replay.consumer.summary import RecordSummary
-from replay.errors import ConfigError, JournalWriteError
+from replay.errors import ConfigError, JournalWriteError, ReplayError
 from replay.log import configure_logging
 from replay.plane.codec import Message
 from replay.plane.discovery import discovery_folder
@@ -104,8 +104,7 @@ def consume(
     2 wrong usage.
     """
     try:
-        if summary_path is not None and not summary_path.parent.is_dir():
-            raise ConfigError([f"--summary-path: {summary_path.parent} is no folder"])
+        _check_files(summary_path, record)
         # Whoever names the publishers does without discovery, unless asked for as well.
         uses_discovery = discovery is not None or not connect
         source = Source(
@@ -133,6 +132,18 @@ def consume(
     context.exit(trio.run(_consume, options))
 
 
+def _check_files(summary: Path | None, record: Path | None) -> None:
+    """Raise ConfigError for a summary that could not be written, or only over the record file."""
+    if summary is None:
+        return
+    if not summary.parent.is_dir():
+        raise ConfigError([f"--summary-path: {summary.parent} is no folder"])
+    if summary.is_dir():
+        raise ConfigError([f"--summary-path: {summary} is a folder"])
+    if record is not None and record.resolve() in map(Path.resolve, (summary, _temporary(summary))):
+        raise ConfigError([f"--summary-path: {summary} would be written over --record {record}"])
+
+
 async def _consume(options: Options) -> int:
     """Consume until a signal, and return the exit code."""
     record_file = None
@@ -158,15 +169,14 @@ async def _consume(options: Options) -> int:
                     running.start_soon(consumer.run, context)
     except* JournalWriteError as group:
         code = _record_failed(_first_of(group))
-    except* BrokenPipeError:  # whoever read our lines has left
-        _forget_stdout()
+    except* _StdoutError as group:
+        code = _stdout_failed(_first_of(group))
     with trio.move_on_after(CLOSE_SECONDS):
         code = await _finish(consumer, record_file) or code
     report = consumer.report()
     if not _write_summary(options.summary_path, report):
         code = 1
-    _print_report(report)
-    return code
+    return _print_report(report) or code
 
 
 async def _finish(consumer: Consumer, record_file: RecordFileWriter | None) -> int:
@@ -175,8 +185,8 @@ async def _finish(consumer: Consumer, record_file: RecordFileWriter | None) -> i
         await consumer.finish()
     except JournalWriteError as error:
         code = _record_failed(error)
-    except BrokenPipeError:
-        _forget_stdout()
+    except _StdoutError as error:
+        code = _stdout_failed(error)
     if record_file is not None:
         await record_file.aclose()
     return code
@@ -220,9 +230,7 @@ def _write_summary(path: Path | None, report: dict[str, Any]) -> bool:
     """Write the summary, whole or not at all.  Returns False, and says why, if that failed."""
     if path is None:
         return True
-    temporary = path.with_suffix(".tmp")
-    if temporary == path:
-        temporary = path.with_name(f"{path.name}.tmp")
+    temporary = _temporary(path)
     try:
         temporary.write_text(json.dumps(report, indent=2) + "\n")
         temporary.replace(path)
@@ -232,19 +240,43 @@ def _write_summary(path: Path | None, report: dict[str, Any]) -> bool:
     return True
 
 
-def _print_report(report: dict[str, Any]) -> None:
+def _temporary(path: Path) -> Path:
+    """Return where a summary is written before it takes its place."""
+    temporary = path.with_suffix(".tmp")
+    return path.with_name(f"{path.name}.tmp") if temporary == path else temporary
+
+
+def _print_report(report: dict[str, Any]) -> int:
+    """Print the report, and return the exit code."""
     if report["records"] and report["tail_loss"] is None:
         reason = "no status record came" if report["end_seen"] is None else "more is on its way"
         click.echo(f"the loss after the last message is not known: {reason}", err=True)
     try:
-        print(json.dumps(report, indent=2), flush=True)
-    except BrokenPipeError:
-        _forget_stdout()
+        _print(json.dumps(report, indent=2))
+    except _StdoutError as error:
+        return _stdout_failed(error)
+    return 0
 
 
-def _forget_stdout() -> None:
-    """Let what Python still wants to write at its end go nowhere, without a traceback."""
+class _StdoutError(ReplayError):
+    """A line could not be printed.  The cause says why."""
+
+
+def _print(line: str) -> None:
+    try:
+        print(line, flush=True)
+    except OSError as error:
+        raise _StdoutError(f"stdout: {error.strerror}") from error
+
+
+def _stdout_failed(error: BaseException) -> int:
+    """Print nothing more, and return the exit code: whoever read our lines may leave."""
+    # What Python still wants to write at its end goes nowhere, without a traceback.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error.__cause__, BrokenPipeError):
+        return 0
+    click.echo(str(error), err=True)
+    return 1
 
 
 class _Screen(Listener):
@@ -268,7 +300,7 @@ class _Screen(Listener):
     def say(self, line: str) -> None:
         """Print a line that stays."""
         if self._live is None:
-            print(line, flush=True)
+            _print(line)
         else:
             self._live.console.print(Text(line))
 
@@ -277,7 +309,7 @@ class _Screen(Listener):
         if self._live is not None:
             self._live.update(Text(line), refresh=True)
         elif has_grown:
-            print(line, flush=True)
+            _print(line)
 
     def joined(self, ledger: PublisherLedger) -> None:
         """Say that a publisher is joined."""
@@ -292,7 +324,7 @@ class _Screen(Listener):
         except (ValueError, RecursionError) as error:
             self.unreadable(f"no line for it: {type(error).__name__}")
         else:
-            print(line, flush=True)
+            _print(line)
 
     def unreadable(self, reason: str) -> None:
         """Say so, without any content."""

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import click
 
 from replay.cli.target_options import Option
+from replay.config.address import check_endpoint
+from replay.config.problems import quoted
 from replay.errors import ConfigError
 from replay.plane.curve import ClientKeys
 
@@ -35,9 +37,14 @@ FOLLOWING_OPTIONS: Sequence[Option] = (
 
 def read_endpoints(flag: str, endpoints: Sequence[str]) -> tuple[str, ...]:
     """Return *endpoints*.  Raises a ConfigError that names those that are none."""
-    wrong = [each for each in endpoints if not each.startswith("tcp://")]
-    if wrong:
-        raise ConfigError([f"{flag}: must look like tcp://host:port, is {each}" for each in wrong])
+    problems = []
+    for endpoint in endpoints:
+        try:
+            check_endpoint(endpoint)
+        except ValueError as error:
+            problems.append(f"{flag}: {error}, is {quoted(endpoint)}")
+    if problems:
+        raise ConfigError(problems)
     return tuple(endpoints)
 
 

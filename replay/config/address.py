@@ -78,6 +78,19 @@ def parse_bind(text: str) -> BindAddress:
     return BindAddress(host, int(port))
 
 
+def check_endpoint(text: str) -> None:
+    """Check `tcp://HOST:PORT` as a reader connects to it.  Raises ValueError with what is wrong.
+
+    The host is an IP address or a name that can be resolved.
+    """
+    match = re.fullmatch(r"tcp://(\[[^\]]*\]|[^:\[\]]+):([0-9]{1,5})", text)
+    if match is None:
+        raise ValueError("must look like tcp://host:port or tcp://[::1]:5600")
+    parse_host(match[1])
+    if not 1 <= int(match[2]) <= 65535:
+        raise ValueError("must have a port from 1 to 65535")
+
+
 def unix_socket(host: str) -> str | None:
     """Return the path of a host of the form `unix:/path`, or None for any other host."""
     return host.removeprefix(UNIX_PREFIX) if host.startswith(UNIX_PREFIX) else None

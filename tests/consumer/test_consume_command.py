@@ -149,6 +149,21 @@ async def test_a_reader_of_the_lines_that_leaves_ends_it_quietly(tmp_path: Path)
     assert json.loads(summary.read_text())["records"] >= 1
 
 
+async def test_lines_that_a_full_disk_does_not_take_end_it_with_the_summary(tmp_path: Path) -> None:
+    summary = tmp_path / "summary.json"
+    flags = ("--topic", TOPIC, "--connect", "tcp://127.0.0.1:1", "--summary-path", str(summary))
+    full = os.open("/dev/full", os.O_WRONLY)
+    async with running(*flags, stdout=full, stderr=subprocess.PIPE) as command:
+        os.close(full)
+        with trio.fail_after(20):
+            assert await command.process.wait() == 1
+        assert command.process.stderr is not None
+        errors = await command.process.stderr.receive_some()
+    assert b"stdout: No space left on device" in errors
+    assert b"Traceback" not in errors
+    assert json.loads(summary.read_text())["records"] == 0
+
+
 async def test_on_a_terminal_the_progress_is_a_line_that_changes(tmp_path: Path) -> None:
     leader, follower = pty.openpty()
     async with (
@@ -266,10 +281,15 @@ async def test_with_curve_only_the_one_with_an_allowed_key_reads(tmp_path: Path)
     ("flags", "problem"),
     [
         ([], "--topic"),
-        (["--topic", "t", "--connect", "127.0.0.1:5"], "--connect: must look like tcp://"),
+        (["--topic", "t", "--connect", "tcp://127.0.0.1"], "--connect: must look like tcp://"),
         (["--topic", "t", "--connect", "tcp://a:1", "--status-connect", "x"], "--status-connect"),
         (["--topic", "t", "--report-interval", "0"], "--report-interval"),
         (["--topic", "t", "--summary-path", "/nowhere/s.json"], "/nowhere is no folder"),
+        (["--topic", "t", "--summary-path", "."], "--summary-path: . is a folder"),
+        (
+            ["--topic", "t", "--summary-path", "a.json", "--record", "./a.tmp"],
+            "over --record a.tmp",
+        ),
         (["--topic", "t", "--record", "/nowhere/out.rec"], "/nowhere/out.rec: No such file"),
         (["--topic", "t", "--record", "/dev/null"], "/dev/null: is no regular file"),
         (["--topic", "t", "--curve-secret-key", "k"], "go together"),
