@@ -5,8 +5,7 @@ must not lend it the way to a worker.
 """
 
 import hmac
-import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from importlib.resources import files
 from itertools import islice
@@ -14,14 +13,15 @@ from typing import Any, TypeVar
 
 import attrs
 import trio
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from replay.config.address import is_loopback
 from replay.logger import get_logger
 from replay.web.json_body import BodyError, read_body
+from replay.web.json_list import json_list
 from replay.worker.faults import Admission, Aim, Failing, KvEventLoss, Stalling
 from replay.worker.fleet import Fleet, Member
 
@@ -33,9 +33,6 @@ LONGEST_BODY = 16 * 1024
 #: What a list has at most, and when nobody says how much.
 MOST_ENTRIES = 1000
 USUAL_ENTRIES = 100
-
-#: Blocks of a cache that are written before others get a turn: about a millisecond.
-BURST_BLOCKS = 512
 
 T = TypeVar("T")
 
@@ -111,6 +108,8 @@ class _Resource:
             response = await handler(request)
         except _RefusedError as refused:
             response = refused.response()
+        except ClientDisconnect:
+            return
         await response(scope, receive, send)
 
     def _check(self, request: Request) -> None:
@@ -159,13 +158,13 @@ class _Admin:
             after=_number(request, "after", 0) or 0,
             limit=_limit(request),
         )
-        return JSONResponse({"requests": [attrs.asdict(each) for each in found]})
+        return json_list("requests", found)
 
     async def list_passes(self, request: Request) -> Response:
         passes = self._member(request).passes
         after = _number(request, "after", 0) or 0
         found = islice((each for each in passes if each.number > after), _limit(request))
-        return JSONResponse({"passes": [attrs.asdict(each) for each in found]})
+        return json_list("passes", list(found))
 
     async def show_cache(self, request: Request) -> Response:
         member = self._cached(request)
@@ -174,7 +173,7 @@ class _Admin:
             "block_size": member.simulator.block_size,
             "capacity": member.simulator.pool.capacity,
         }
-        return StreamingResponse(_cache_text(head, member), media_type="application/json")
+        return json_list("blocks", member.cached_blocks(), head)
 
     async def show_faults(self, request: Request) -> Response:
         return JSONResponse(_faults_view(self._member(request)))
@@ -305,17 +304,6 @@ def _aim_view(aim: Aim[Any] | None) -> dict[str, Any] | None:
     if aim is None:
         return None
     return {**attrs.asdict(aim.fault), "requests_left": aim.requests_left(trio.current_time())}
-
-
-async def _cache_text(head: Mapping[str, int], member: Member) -> AsyncIterator[str]:
-    """Write a cache piece by piece: it can be megabytes."""
-    yield json.dumps(head)[:-1] + ', "blocks": ['
-    blocks, separator = member.cached_blocks(), ""
-    while burst := list(islice(blocks, BURST_BLOCKS)):
-        yield separator + ", ".join(json.dumps(attrs.asdict(each)) for each in burst)
-        separator = ", "
-        await trio.lowlevel.checkpoint()
-    yield "]}"
 
 
 async def _body(request: Request) -> bytes:

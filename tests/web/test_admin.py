@@ -240,6 +240,21 @@ async def test_a_body_that_is_too_long_is_refused() -> None:
         assert (answered.status, answered.json) == (400, {"problems": ["the body is not JSON"]})
 
 
+async def test_a_client_that_leaves_in_the_middle_of_its_body_is_no_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with served() as it:
+        assert it.runtime.http_address is not None
+        host, _, port = it.runtime.http_address.partition(":")
+        client = await trio.open_tcp_stream(host, int(port))
+        async with client:
+            head = b"PUT /admin/workers/0/faults/stall HTTP/1.1\r\nhost: localhost\r\n"
+            await client.send_all(head + b"content-length: 9\r\n\r\n{")
+            assert await it.get("/workers/0/faults")
+        assert (await it.get("/workers/0/faults"))["stall"] is None
+    assert [each for each in caplog.records if each.levelname == "ERROR"] == []
+
+
 @pytest.mark.parametrize(
     "headers",
     [
