@@ -120,6 +120,7 @@ class Runtime:
 
 
 @asynccontextmanager
+@trio.lowlevel.enable_ki_protection  # it comes at a checkpoint, and not between open and close
 async def open_runtime(config: Config, *, engine: Engine | None = None) -> AsyncIterator[Runtime]:
     """Run workers for as long as the block lasts.
 

@@ -1,6 +1,7 @@
 """A runtime inside of another Trio program: cancelled anywhere, it leaves at once and whole."""
 
 import os
+import signal
 import threading
 from pathlib import Path
 
@@ -104,3 +105,28 @@ async def test_a_runtime_that_is_cancelled_anywhere_leaves_nothing(tmp_path: Pat
         pass  # what a process makes once and keeps
     for number in (*range(20), 30, 50, 100):
         await run(number)
+
+
+def test_an_interrupt_in_the_middle_of_a_start_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class InterruptedThread(threading.Thread):
+        def start(self) -> None:
+            super().start()
+            if self.name == "replay-journal":
+                signal.raise_signal(signal.SIGINT)
+
+    async def main() -> None:
+        async with open_runtime(config_of(capture=str(tmp_path / "captured"))):
+            await trio.sleep_forever()
+
+    monkeypatch.setattr(threading, "Thread", InterruptedThread)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises((KeyboardInterrupt, BaseExceptionGroup)) as caught:
+        trio.run(main)
+    assert isinstance(caught.value, KeyboardInterrupt) or caught.group_contains(KeyboardInterrupt)
+    journals = [each for each in threading.enumerate() if each.name == "replay-journal"]
+    for each in journals:  # the thread ends a moment after it has said so
+        each.join(timeout=5)
+    assert not any(each.is_alive() for each in journals)
+    assert len(os.listdir("/proc/self/fd")) == before
