@@ -5,12 +5,13 @@ anybody touching a socket from outside.  ZeroMQ matches topics by their beginnin
 the envelope's topic must be the topic exactly, and everything else is counted as foreign.
 
 A publisher that leaves discovery is read on until its connection ends: it may only have been
-stopped for a while, or have closed with messages still on their way.
+stopped for a while, or have closed with messages still on their way.  If it was started again at
+the same address, its old connection ends for the new one, which reads the same.
 """
 
 import math
 import secrets
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Protocol
@@ -34,7 +35,9 @@ MOST_AT_ONCE = 64
 LAST_MESSAGES_SECONDS = 0.25
 
 _REFUSED = zmq.Event.HANDSHAKE_FAILED_AUTH | zmq.Event.HANDSHAKE_FAILED_PROTOCOL
-_MONITORED = zmq.Event.HANDSHAKE_SUCCEEDED | zmq.Event.DISCONNECTED | _REFUSED
+#: So ends a connection to a publisher with another key than the reader takes for its.
+_BROKEN_OFF = zmq.Event.HANDSHAKE_FAILED_NO_DETAIL
+_MONITORED = zmq.Event.HANDSHAKE_SUCCEEDED | zmq.Event.DISCONNECTED | _REFUSED | _BROKEN_OFF
 
 
 @attrs.frozen
@@ -64,7 +67,7 @@ class Link:
     foreign: int = 0
     malformed: int = 0
     refused: int = 0
-    """Handshakes that failed, for want of an allowed key above all."""
+    """Handshakes that failed, for want of an allowed key or with a wrong one above all."""
 
 
 class Reader(Protocol):
@@ -110,35 +113,50 @@ async def run_subscription(
     An exception of *reader* ends it and comes out in a group.
     """
     receivers: dict[Remote, _Receiver] = {}
+    present: frozenset[Remote] = frozenset()
 
     async def receive(receiver: _Receiver) -> None:
         await receiver.run(context, curve)
         del receivers[receiver.link.remote]
 
+    def look_who_left() -> None:
+        connected = {
+            remote.endpoint
+            for remote in present & receivers.keys()
+            if receivers[remote].link.connected_at is not None
+        }
+        for remote, receiver in receivers.items():
+            is_leaving = remote not in present
+            receiver.set_leaving(is_leaving, is_replaced=remote.endpoint in connected)
+
     async with trio.open_nursery() as running, aclosing(remotes):
         async for present in remotes:
             for remote in present - receivers.keys():
-                receivers[remote] = _Receiver(topic, remote, reader)
+                receivers[remote] = _Receiver(topic, remote, reader, look_who_left)
                 running.start_soon(receive, receivers[remote])
-            for remote, receiver in receivers.items():
-                receiver.set_leaving(remote not in present)
+            look_who_left()
 
 
 class _Receiver:
     """The task that reads from one publisher."""
 
-    def __init__(self, topic: str, remote: Remote, reader: Reader) -> None:
+    def __init__(
+        self, topic: str, remote: Remote, reader: Reader, on_connected: Callable[[], None]
+    ) -> None:
         self.link = Link(remote)
+        self._on_connected = on_connected
         self._topic = topic
         self._frame_0 = topic.encode()
         self._reader = reader
         self._is_leaving = False
+        self._is_replaced = False
         self._waiting = trio.CancelScope()
         reader.opened(self.link)
 
-    def set_leaving(self, is_leaving: bool) -> None:
-        """Say whether discovery shows the publisher no longer."""
+    def set_leaving(self, is_leaving: bool, *, is_replaced: bool = False) -> None:
+        """Say whether discovery shows the publisher no longer, and another one at its address."""
         self._is_leaving = is_leaving
+        self._is_replaced = is_leaving and is_replaced
         if self._has_left:
             self._waiting.cancel()
 
@@ -167,6 +185,8 @@ class _Receiver:
             if messages:
                 self.link.messages += len(messages)
                 await self._reader.receive(self.link, messages)
+                if self._is_replaced and self._are_of_another(messages):
+                    return
             if is_empty:
                 self.link.found_empty_at = now
                 if not await self._wait(socket):
@@ -196,9 +216,14 @@ class _Receiver:
             messages.append(Message(frames, envelope))
         return messages, False
 
+    def _are_of_another(self, messages: Sequence[Message]) -> bool:
+        """Say whether the publisher at the address of ours speaks: ours has nothing left to say."""
+        publisher_id = self.link.remote.publisher_id
+        return any(message.envelope.publisher_id != publisher_id for message in messages)
+
     @property
     def _has_left(self) -> bool:
-        return self._is_leaving and self.link.connected_at is None
+        return self._is_leaving and (self.link.connected_at is None or self._is_replaced)
 
     async def _wait(self, socket: zmq.Socket[bytes]) -> bool:
         """Wait for messages.  Returns False if there will be none."""
@@ -211,18 +236,24 @@ class _Receiver:
 
     async def _watch_connection(self, monitor: zmq.Socket[bytes]) -> None:
         link = self.link
+        broken_off = 0
         with monitor:
             while True:
                 event = parse_monitor_message(await receive_frames(monitor))["event"]
                 if event == zmq.Event.HANDSHAKE_SUCCEEDED:
                     link.connected_at = trio.current_time()
+                    self._on_connected()
                     continue
                 link.connected_at = None
-                if event != zmq.Event.DISCONNECTED:
-                    if not link.refused:
+                if event == _BROKEN_OFF:
+                    broken_off += 1
+                    if broken_off == 2:  # once, it may just have been ending
                         log.warning(
-                            "a publisher refused the connection", endpoint=link.remote.endpoint
+                            "a publisher ends the handshake: it may have another key",
+                            endpoint=link.remote.endpoint,
                         )
-                    link.refused += 1
+                elif event != zmq.Event.DISCONNECTED and not link.refused:
+                    log.warning("a publisher refused the connection", endpoint=link.remote.endpoint)
+                link.refused += event != zmq.Event.DISCONNECTED
                 if self._has_left:
                     self._waiting.cancel()

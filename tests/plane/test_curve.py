@@ -1,7 +1,8 @@
 """CURVE: a reader without an allowed key gets nothing, one with an allowed key gets all."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -22,6 +23,7 @@ from replay.plane.sockets import (
 )
 from replay.plane.subscriber import fixed_remotes, run_subscription
 from replay.plane.zap import bind_zap, serve_zap, zap_answer
+from tests.logs import capture_logs
 from tests.plane.peers import Collector, Context, eventually
 
 
@@ -44,6 +46,12 @@ def client_keys(keys: Path, name: str, server: str = "server") -> ClientKeys:
 
 
 @pytest.fixture
+def events() -> Iterator[list[dict[str, Any]]]:
+    with capture_logs() as events:
+        yield events
+
+
+@pytest.fixture
 async def guarded(keys: Path) -> AsyncIterator[Context]:
     """Return a context in which somebody answers for the keys."""
     async with open_context(term_seconds=5) as context, trio.open_nursery() as answering:
@@ -53,7 +61,7 @@ async def guarded(keys: Path) -> AsyncIterator[Context]:
 
 
 async def test_only_the_reader_with_an_allowed_key_gets_messages(
-    guarded: Context, keys: Path
+    guarded: Context, keys: Path, events: list[dict[str, Any]]
 ) -> None:
     bound = bind_pub(guarded, "127.0.0.1", None, high_water_mark=100, curve=server_keys(keys))
     endpoint = f"tcp://127.0.0.1:{bound.port}"
@@ -79,6 +87,7 @@ async def test_only_the_reader_with_an_allowed_key_gets_messages(
                 all(reader.links for reader in collectors.values())
                 and allowed.links[0].connected_at is not None
                 and collectors["stranger"].links[0].refused == 1
+                and collectors["takes another for the server"].links[0].refused >= 2
             )
         )
         with trio.fail_after(5):
@@ -95,6 +104,9 @@ async def test_only_the_reader_with_an_allowed_key_gets_messages(
     for name in ("stranger", "takes another for the server", "no key"):
         assert collectors[name].messages == []
         assert collectors[name].links[0].connected_at is None
+    told = [each["event"] for each in events if each["log_level"] == "warning"]
+    assert "a publisher refused the connection" in told
+    assert "a publisher ends the handshake: it may have another key" in told
 
 
 async def test_the_service_that_fills_gaps_is_guarded_too(guarded: Context, keys: Path) -> None:

@@ -46,7 +46,10 @@ class Given:
         self.set(*endpoints)
 
     def set(self, *endpoints: str) -> None:
-        self._send.send_nowait(frozenset(map(Remote, endpoints)))
+        self.show(*map(Remote, endpoints))
+
+    def show(self, *remotes: Remote) -> None:
+        self._send.send_nowait(frozenset(remotes))
 
     async def changes(self) -> AsyncGenerator[frozenset[Remote], None]:
         async for remotes in self._receive:
@@ -158,6 +161,41 @@ async def test_a_publisher_that_only_vanished_from_discovery_is_read_on(context:
             running.cancel_scope.cancel()
     assert len(reader.links) == 2
     assert not reader.links[0].is_over
+
+
+@pytest.mark.parametrize("speaks", [True, False])
+async def test_a_publisher_that_starts_again_at_its_address_is_not_read_twice(
+    context: Context, speaks: bool
+) -> None:
+    """Its old file may stay for ten seconds, so both are connected to the new one for a while."""
+    reader, given = Collector(), Given()
+    with XPub(context) as pub:
+        old, new = Remote(pub.endpoint, 7), Remote(pub.endpoint, 8)
+        given.show(old)
+        async with trio.open_nursery() as running:
+            running.start_soon(run_subscription, context, "shadow", given.changes(), reader)
+            await pub.next_subscription()
+            pub.send(0, b"record")
+            await reader.until(lambda it: it.sequences == [0])
+            pub.publisher_id = 8
+            given.show(old, new)
+            await eventually(
+                lambda: [each.connected_at is None for each in reader.links] == [False, False]
+            )
+            given.show(new)
+            async with trio.open_nursery() as speaking:
+
+                async def speak() -> None:
+                    for sequence in range(1, 10_000):
+                        pub.send(sequence, b"record")
+                        await trio.sleep(0.01)
+
+                if speaks:
+                    speaking.start_soon(speak)
+                await eventually(lambda: reader.links[0].is_over)
+                speaking.cancel_scope.cancel()
+            assert not reader.links[1].is_over
+            running.cancel_scope.cancel()
 
 
 async def test_what_a_publisher_sent_before_it_ended_is_read_and_then_the_link_is_over(
