@@ -8,7 +8,7 @@ from pathlib import Path
 
 import attrs
 import zmq
-from zmq.auth import load_certificate, load_certificates
+from zmq.auth import load_certificate
 
 from replay.errors import ConfigError
 
@@ -28,13 +28,23 @@ class ServerKeys:
     def load(cls, secret_key_file: str, allowed_keys_dir: str) -> "ServerKeys":
         """Read certificates as ZeroMQ's tools write them; the folder is read once, `*.key`.
 
-        Raises `ConfigError` that names the file.
+        Raises `ConfigError` that names the files.
         """
         _, secret_key = _read_secret(secret_key_file)
-        try:
-            allowed = load_certificates(allowed_keys_dir)
-        except (OSError, ValueError) as error:
-            raise ConfigError([f"cannot read the allowed keys: {error}"]) from None
+        folder = Path(allowed_keys_dir)
+        if not folder.is_dir():
+            raise ConfigError([f"{folder}: no folder of allowed keys is there"])
+        allowed: set[bytes] = set()
+        problems: list[str] = []
+        for path in sorted(folder.glob("*.key")):
+            try:
+                public_key, _ = _read(str(path))
+            except ConfigError as error:
+                problems += error.problems
+            else:
+                allowed.add(public_key)
+        if problems:
+            raise ConfigError(problems)
         return cls(secret_key, frozenset(allowed))
 
     def protect(self, socket: zmq.Socket[bytes]) -> None:

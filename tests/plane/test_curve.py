@@ -209,6 +209,18 @@ def test_keys_that_cannot_be_read_are_refused_by_name_and_without_content(
             load()
 
 
+def test_an_allowed_key_that_can_never_match_is_refused_by_name(keys: Path) -> None:
+    """Its holder would be told nothing but that the connection is refused."""
+    (keys / "readers" / "cut.key").write_text('curve\n    public-key = "too short"\n')
+    (keys / "readers" / "empty.key").touch()
+    with pytest.raises(ConfigError) as caught:
+        server_keys(keys)
+    assert [line.rpartition("/")[2] for line in caught.value.problems] == [
+        "cut.key: a CURVE key has 40 characters",
+        "empty.key: cannot be read as a CURVE certificate",
+    ]
+
+
 def test_no_text_of_keys_shows_a_secret(keys: Path) -> None:
     server, client = server_keys(keys), client_keys(keys, "allowed")
     for each in (server, client):
