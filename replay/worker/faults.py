@@ -158,15 +158,15 @@ class FaultRules:
             None if self.stalling is None else self.stalling.hit(now),
         )
 
-    def admit_at(self, now: float) -> float:
-        """Return when a request that arrives *now* reaches the engine.
+    def admit_at(self, now: float, arrival: float | None = None) -> float:
+        """Return when a request that came at *arrival* (None: *now*) reaches the engine.
 
         A place in the row is taken by that, also if the request leaves before.
         """
         admission = self._admission
         if admission is None:
             return now
-        at = now + admission.delay_ms / 1000
+        at = max(now, (now if arrival is None else arrival) + admission.delay_ms / 1000)
         if admission.per_second is not None:
             if self._last_admitted_at is not None:
                 at = max(at, self._last_admitted_at + 1 / admission.per_second)

@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 import trio
-from purerpc.grpclib.exceptions import raise_status
+from purerpc.grpclib.exceptions import RpcFailedError, raise_status
 from purerpc.grpclib.status import Status, StatusCode
 
 from replay._proto import tokenspeed_scheduler_pb2 as pb
@@ -32,6 +32,9 @@ class _Request:
     gate: GatedAnswer
     prompt_tokens: int
     choices: int
+    arrival: float
+    admit_at: float
+    """When the engine gets it, unless the worker is paused then."""
     is_waiting: bool = True
     """Whether the engine has not got it yet."""
     is_done: bool = False
@@ -40,6 +43,11 @@ class _Request:
     @property
     def is_held(self) -> bool:
         return self.is_waiting or self.gate.is_held
+
+    async def let_out(self) -> None:
+        """Wait until all that the engine has put has left."""
+        self.is_done = True
+        await self.gate.emptied()
 
 
 class FaultyEngine:
@@ -73,8 +81,12 @@ class FaultyEngine:
             request.gate.go_on()
 
     def set_admission(self, admission: Admission | None) -> None:
-        """Delay requests before the engine gets them; None: no more, and those that wait go on."""
+        """Delay requests before the engine gets them, also those that wait; None: no more."""
         self.rules.admission = admission
+        now = trio.current_time()
+        for request in self._here:
+            if request.is_waiting:
+                request.admit_at = self.rules.admit_at(now, request.arrival)
         self._wake()
 
     def pause(self) -> None:
@@ -133,17 +145,29 @@ class FaultyEngine:
             is_shut=self.rules.is_paused,
             on_failed=scope.cancel,
         )
-        request = _Request(scope, gate, generation.prompt_tokens, generation.choices)
+        request = _Request(
+            scope,
+            gate,
+            generation.prompt_tokens,
+            generation.choices,
+            arrival=now,
+            admit_at=self.rules.admit_at(now),
+        )
         with self._holding(generation.request_id, request), scope:
-            await self._admit(self.rules.admit_at(now))
+            if await self._admit(request):
+                # What the engine times from the arrival begins when it gets the request.
+                generation = attrs.evolve(generation, arrival=trio.current_time())
             request.is_waiting = False
             self._tell_load()
             if failing is not None and failing.after_tokens == 0:
                 gate.has_failed = True
             else:
-                await self._engine.generate(generation, gate)
-                request.is_done = True
-                await gate.emptied()
+                try:
+                    await self._engine.generate(generation, gate)
+                except RpcFailedError:
+                    await request.let_out()  # the status comes behind what was said before it
+                    raise
+                await request.let_out()
         if failing is not None and gate.has_failed:
             raise_status(Status(StatusCode[failing.code], failing.message))
         if scope.cancelled_caught:
@@ -192,15 +216,18 @@ class FaultyEngine:
             del self._here[request]
             self._tell_load()
 
-    async def _admit(self, at: float) -> None:
-        """Wait until *at* and for the end of a pause; a simulated engine has a queue of its own."""
+    async def _admit(self, request: _Request) -> bool:
+        """Wait until *request* may reach the engine; return whether that took time.
+
+        A pause is waited for too, unless the engine is simulated: that one has a queue of its own.
+        """
+        has_waited = False
         while True:
             is_kept = self.rules.is_paused and self._simulator is None
-            is_due = self.rules.admission is None or at <= trio.current_time()
-            if is_due and not is_kept:
-                return
-            news = self._news
-            with trio.move_on_at(math.inf if is_kept else at):
+            if not is_kept and request.admit_at <= trio.current_time():
+                return has_waited
+            has_waited, news = True, self._news
+            with trio.move_on_at(math.inf if is_kept else request.admit_at):
                 await news.wait()
 
     def _wake(self) -> None:

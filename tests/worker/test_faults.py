@@ -93,3 +93,11 @@ def test_a_new_rate_does_not_know_the_row_of_the_old_one() -> None:
     assert [rules.admit_at(0.0), rules.admit_at(0.0)] == [0.0, 1000.0]
     rules.admission = Admission(per_second=1000)
     assert rules.admit_at(1.0) == 1.0
+
+
+def test_a_request_that_has_waited_already_is_not_admitted_in_the_past() -> None:
+    rules = FaultRules()
+    rules.admission = Admission(delay_ms=2000)
+    assert [rules.admit_at(now, arrival=0.0) for now in (1.0, 5.0)] == [2.0, 5.0]
+    rules.admission = Admission(per_second=2)
+    assert [rules.admit_at(5.0, arrival=each) for each in (0.0, 1.0)] == [5.0, 5.5]

@@ -12,10 +12,13 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from replay._proto import common_pb2 as common
 from replay._proto import tokenspeed_scheduler_pb2 as pb
 from replay.config.engines import CannedConfig, RealisticConfig
-from replay.engines.base import Engine, Model
+from replay.engines.base import Answer, Engine, Generation, Model
 from replay.engines.canned import CannedEngine
 from replay.engines.methods import GENERATE, METHODS
 from replay.engines.realistic import RealisticEngine
+from replay.engines.script import ScriptEngine
+from replay.engines.script_book import ScriptBook
+from replay.engines.script_file import read_script
 from replay.engines.upstream import UpstreamEngine
 from replay.worker.faults import Admission, Failing, Stalling
 from replay.worker.faulty import FaultyEngine
@@ -43,6 +46,21 @@ def canned(**config: Any) -> CannedEngine:
 
 def realistic(**config: Any) -> RealisticEngine:
     return RealisticEngine(Model(), RealisticConfig(**ROUND, **config))
+
+
+def scripted() -> ScriptEngine:
+    line = b'{"request_id": "*", "chunks": [[100], [101]], "offsets_ms": [10, 15]}'
+    return ScriptEngine(canned(), ScriptBook(read_script([line]).choices))
+
+
+class ScriptedAnswer(FakeAnswer):
+    """An answer of any engine: a script sends headers, and forwards its end."""
+
+    def respond(self, metadata: Any = ()) -> None:
+        pass
+
+    def forward(self, response: pb.GenerateResponse, packed: bytes | None = None) -> None:
+        self.finish(response.complete.finish_reason)
 
 
 async def answered(engine: Engine, **request: Any) -> FakeAnswer:
@@ -162,6 +180,61 @@ async def test_what_waits_for_admission_goes_on_when_the_fault_is_taken_back(
         now = trio.current_time()
         engine.set_admission(None)
     assert answer[0].ended_at == now
+
+
+async def test_what_waits_for_admission_is_admitted_as_the_fault_is_set_later(
+    autojump_clock: MockClock,
+) -> None:
+    async with over(canned()) as engine, trio.open_nursery() as requests:
+        engine.set_admission(Admission(delay_ms=1e6))
+        answers = [FakeAnswer() for _ in range(3)]
+        for answer in answers:
+            requests.start_soon(engine.generate, generation(), answer)
+            await wait_all_tasks_blocked()
+        await trio.sleep(10)
+        now = trio.current_time()
+        engine.set_admission(Admission(per_second=4))
+    assert sorted(answer[0].ended_at or 0 for answer in answers) == [now, now + 0.25, now + 0.5]
+
+
+@pytest.mark.parametrize("below", [realistic, scripted])
+@pytest.mark.parametrize("delay", [0.004, 1.0])
+async def test_an_answer_keeps_its_pace_from_the_admission_on(
+    autojump_clock: MockClock, below: Any, delay: float
+) -> None:
+    async with over(below()) as engine:
+        engine.set_admission(Admission(delay_ms=delay * 1000))
+        now = trio.current_time()
+        wanted = generation(max_new_tokens=2, stream=False)
+        wanted.arrival = now
+        answer = ScriptedAnswer()
+        await engine.generate(wanted, answer)
+        assert answer[0].times == pytest.approx([now + delay + each for each in (0.010, 0.015)])
+
+
+async def test_the_status_of_an_engine_comes_behind_what_it_has_said(
+    autojump_clock: MockClock,
+) -> None:
+    class SaysAndFails(CannedEngine):
+        async def generate(self, generation: Generation, answer: Answer) -> None:
+            answer.tokens((1, 2))
+            raise UnavailableError("gone")
+
+    async with over(SaysAndFails(Model())) as engine, trio.open_nursery() as requests:
+        engine.set_stalling(Stalling(after_tokens=1))
+        answer, failures = FakeAnswer(), []
+
+        async def one() -> None:
+            try:
+                await engine.generate(generation(), answer)
+            except UnavailableError as error:
+                failures.append((answer[0].ids, error.status.status_message))
+
+        requests.start_soon(one)
+        await wait_all_tasks_blocked()
+        assert (answer[0].ids, failures) == ([1], [])
+        engine.set_stalling(None)
+    assert failures == [([1, 2], "gone")]
 
 
 async def test_a_paused_simulator_begins_no_pass_and_requests_wait_in_its_queue(
