@@ -77,7 +77,7 @@ class Member:
         assert self.simulator is not None
         return KvEventLoss(
             drop_batches=self.simulator.kv_events.to_withhold,
-            delay_ms=self.simulator.kv_event_delay_seconds * 1000,
+            delay_ms=round(self.simulator.kv_event_delay_seconds * 1000, 6),  # as it was set
         )
 
     def restart_kv_publisher(self) -> None:

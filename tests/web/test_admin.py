@@ -137,6 +137,7 @@ async def test_each_fault_can_be_set_seen_and_taken_back() -> None:
             ("stall", "stall", {"after_tokens": 2}, {"requests_left": None}),
             ("admission", "admission", {"per_second": 7}, {"delay_ms": 0.0}),
             ("kv-events", "kv_events", {"drop_batches": 2}, {"delay_ms": 0.0}),
+            ("kv-events", "kv_events", {"delay_ms": 63.7}, {"drop_batches": 0}),
         ):
             answered = await it.ask("PUT", f"/workers/0/faults/{path}", body)
             assert answered.status == 200
