@@ -40,6 +40,7 @@ from replay.plane.sockets import (
     bind_pub,
     bind_router,
     open_context,
+    set_linger,
 )
 from replay.plane.zap import bind_zap, serve_zap
 from replay.taps.publisher import run_publishers
@@ -81,7 +82,7 @@ async def open_mirror(config: Config) -> AsyncIterator[Taps]:
             _open_sinks(taps, config.taps, plane, files, linger_seconds=deadline.left)
         )
         if plane is not None:
-            services = await stack.enter_async_context(_open_services(plane))
+            services = await stack.enter_async_context(_open_services(plane, deadline.left))
             heartbeat_seconds = config.event_plane.heartbeat_seconds
             if heartbeat_seconds:
                 status = stack.enter_context(plane.open_status_sink(deadline.left))
@@ -283,7 +284,9 @@ def _open_record_file(config: RecordFileConfig) -> RecordFileWriter:
 
 
 @asynccontextmanager
-async def _open_services(plane: _Plane) -> AsyncIterator[trio.Nursery]:
+async def _open_services(
+    plane: _Plane, linger_seconds: Callable[[], float]
+) -> AsyncIterator[trio.Nursery]:
     """Run what answers others until the end of the block: allowed keys, gaps, discovery."""
     async with trio.open_nursery() as services:
         if plane.zap is not None and plane.keys is not None:
@@ -293,6 +296,9 @@ async def _open_services(plane: _Plane) -> AsyncIterator[trio.Nursery]:
         try:
             yield services
         finally:
+            if plane.router is not None:
+                # A reader may have asked and not read the answer.
+                set_linger(plane.router, linger_seconds())
             services.cancel_scope.cancel()
 
 

@@ -193,4 +193,13 @@ def close_after_linger(socket: zmq.Socket[bytes], seconds: float) -> None:
 
     Returns at once: it is the end of the context that waits.
     """
-    socket.close(linger=round(max(seconds, SHORTEST_LINGER_SECONDS) * 1000))
+    set_linger(socket, seconds)
+    socket.close()
+
+
+def set_linger(socket: zmq.Socket[bytes], seconds: float) -> None:
+    """Let a socket that somebody else will close keep what it has queued for *seconds*, as above.
+
+    By default ZeroMQ would keep it, and the context, for ever.
+    """
+    socket.linger = round(max(seconds, SHORTEST_LINGER_SECONDS) * 1000)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import trio
+import zmq
 from worker_process import WorkerError, WorkerProcess
 
 from replay.config.engines import CannedConfig
@@ -16,18 +17,24 @@ from replay.config.model import (
     DiscoveryConfig,
     EventPlaneConfig,
     RecordFileConfig,
+    ShutdownConfig,
     TapCapture,
     TapConfig,
     WorkerConfig,
 )
 from replay.engines.methods import GENERATE
+from replay.mirror import open_mirror
 from replay.plane.codec import decode_message
 from replay.plane.discovery import TTL_SECONDS, find_publishers
+from replay.plane.gap_protocol import Gap, request_frames
 from replay.plane.record_file import RecordFiles
+from replay.plane.sockets import open_context, receive_frames, send_frames
+from replay.request import Request
 from replay.rpc.client import open_channel
 from replay.runtime import open_runtime
 from replay.taps.envelope import ShadowEnvelope
 from tests.engines.requests import generate_request
+from tests.logs import capture_logs
 from tests.plane.peers import eventually
 from tests.taps.mirroring import (
     JOINED,
@@ -163,6 +170,35 @@ async def test_a_stopped_consumer_does_not_hold_up_the_end(
     assert report["tail_loss"] > 100
     assert report["tap_drops"] == 0
     assert report["end_seen"] is True
+
+
+async def test_a_reader_that_asks_for_what_it_missed_and_reads_nothing_does_not_hold_up_the_end(
+    tmp_path: Path,
+) -> None:
+    """Answers of 12 MB are waiting for it, of which the system's buffers hold a part."""
+    config = Config(
+        event_plane=EventPlaneConfig(discovery=DiscoveryConfig(root=str(tmp_path))),
+        shutdown=ShutdownConfig(drain_seconds=0.2),
+        taps=(TapConfig(name="a", capture=TapCapture.REQUEST, replay_buffer=50),),
+    )
+    request = Request(model="m", token_ids=range(70_000, 90_000))
+    async with open_context(term_seconds=5) as context:
+        with capture_logs() as events, context.socket(zmq.DEALER) as reader:
+            reader.linger = 0
+            reader.rcvhwm = 1
+            reader.rcvbuf = 4096
+            async with open_mirror(config) as taps:
+                (tap,) = taps
+                for _ in range(50):
+                    with taps.record(request):
+                        pass
+                await eventually(lambda: tap.published == 50)
+                told = {each["event"]: each for each in events}
+                reader.connect(told["event plane"]["gaps"])
+                for _ in range(3):
+                    send_frames(reader, request_frames(Gap(told["tap"]["publisher_id"], 0, 49)))
+                await receive_frames(reader)
+    assert [each["event"] for each in events if each["log_level"] == "warning"] == []
 
 
 @pytest.mark.timed
