@@ -2,8 +2,9 @@
 
 Rules kept here:
 
-* a request whose header block is not HTTP/2 (pseudo-headers, `te`, upper case) resets its stream;
-  one that is no gRPC request is answered with a status of HTTP or of gRPC;
+* a request whose header block is not HTTP/2 (pseudo-headers, `te`, upper case), or whose body is
+  not as long as it says, resets its stream; one that is no gRPC request is answered with a status
+  of HTTP or of gRPC;
 * a header block of the same bytes that changed no table is decoded and judged once;
 * an answer that is given before the request has ended is followed by RST_STREAM(NO_ERROR);
 * a drain takes two GOAWAYs: one that refuses nothing, and, when a PING has come back and so every
@@ -32,7 +33,9 @@ _CACHED_BLOCK_BYTES = 2048
 _PSEUDO, _KNOWN, _FORBIDDEN = "pseudo", "known", "forbidden"
 _NAMES = {
     **dict.fromkeys((b":method", b":scheme", b":path", b":authority"), _PSEUDO),
-    **dict.fromkeys((b"te", b"content-type", b"grpc-timeout", b"grpc-encoding"), _KNOWN),
+    **dict.fromkeys(
+        (b"te", b"content-type", b"content-length", b"grpc-timeout", b"grpc-encoding"), _KNOWN
+    ),
     # RFC 9113, 8.2.2: they speak of a connection of HTTP/1.
     **dict.fromkeys(
         (b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"),
@@ -50,10 +53,12 @@ class RequestHead:
 
     __slots__ = (
         "_metadata",
+        "content_length",
         "encoding",
         "fields",
         "http_status",
         "malformed",
+        "malformed_as_trailers",
         "path",
         "timeout",
         "timeout_bad",
@@ -81,6 +86,15 @@ class RequestHead:
                 malformed = True
         if known.get(b"te", b"trailers") != b"trailers":
             malformed = True
+        #: What the body has to have in bytes; None when the client does not say.
+        self.content_length: int | None = None
+        length = known.get(b"content-length")
+        if length is not None:
+            if length.isdigit() and len(length) < 20:
+                self.content_length = int(length)
+            else:
+                malformed = True
+        self.malformed_as_trailers = malformed or pseudo_fields > 0
         path = known.get(b":path", b"")
         if not path or b":method" not in known or b":scheme" not in known:
             malformed = True
@@ -212,7 +226,7 @@ class ServerConnection(Connection[RequestStream]):
             )
             if flags & END_STREAM:
                 stream.remote_closed = True
-                self._owner.on_request(stream)
+                self._on_whole(stream)
             else:
                 self._owner.on_open(stream)
 
@@ -244,7 +258,7 @@ class ServerConnection(Connection[RequestStream]):
     def _trailers(self, stream: RequestStream, flags: int, head: RequestHead | None) -> None:
         if stream.remote_closed:
             self._stream_error(stream, frames.STREAM_CLOSED)
-        elif not flags & END_STREAM or (head is not None and head.path):
+        elif not flags & END_STREAM or (head is not None and head.malformed_as_trailers):
             self._stream_error(stream, frames.PROTOCOL_ERROR)
         else:
             stream.remote_closed = True
@@ -252,9 +266,16 @@ class ServerConnection(Connection[RequestStream]):
 
     def _on_data(self, stream: RequestStream, final: bool) -> None:
         if final and not stream.eager:
-            self._owner.on_request(stream)
+            self._on_whole(stream)
         else:
             self._owner.on_piece(stream)
+
+    def _on_whole(self, stream: RequestStream) -> None:
+        length = stream.head.content_length
+        if length is not None and length != len(stream.body or b""):
+            self._stream_error(stream, frames.PROTOCOL_ERROR)
+        else:
+            self._owner.on_request(stream)
 
     def _on_gone(self, stream: RequestStream, code: int) -> None:
         self._owner.on_gone(stream)

@@ -174,6 +174,24 @@ STREAM_FAULTS = {
     "a line break in a value": ([head(fields=(*REQUEST, ("x-a", "a\r\nb"))), data()], ["RST 1 @1"]),
     "a space in a name": ([head(fields=(*REQUEST, ("x a", "b"))), data()], ["RST 1 @1"]),
     "trailers that do not end": ([head(), head()], ["RST 1 @1"]),
+    **{
+        f"trailers with {name}": (
+            [head(), data(flags=0), head(fields=((name, "a"),), flags=0x5)],
+            ["RST 1 @1"],
+        )
+        for name in (":method", ":path", ":status", ":x", "X-A", "connection", "te")
+    },
+    **{
+        f"a body of 8 bytes that says {length}": (
+            [head(fields=(*REQUEST, ("content-length", length))), data()],
+            ["RST 1 @1"],
+        )
+        for length in ("7", "9", "0", "-8", "8.0", "1" * 20)
+    },
+    "no body, and a length": (
+        [head(fields=(*REQUEST, ("content-length", "8")), flags=0x5)],
+        ["RST 1 @1"],
+    ),
     "not POST": (
         [head(fields=((":method", "GET"), *without(":method"))), data()],
         ["HTTP 405 @1"],
@@ -239,6 +257,19 @@ def test_trailers_end_a_request():
     trailers = head(flags=frames.END_HEADERS | frames.END_STREAM, fields=(("x-t", "1"),))
 
     assert after(head(), data(flags=0), trailers) == ["status 0 @1"]
+
+
+def test_the_length_of_a_body_counts_without_padding_and_is_no_metadata():
+    conversation = Conversation()
+    conversation.send(
+        conversation.headers(fields=(*REQUEST, ("content-length", "8"))),
+        frame(frames.DATA, 8, 1, b"\2" + MESSAGE[:3] + bytes(2)),
+        data(body=MESSAGE[3:]),
+    )
+
+    assert conversation.outcome() == ["status 0 @1"]
+    (stream,) = conversation.owner.requests
+    assert not any(name == b"content-length" for name, _ in stream.head.metadata)
 
 
 def test_late_frames_of_a_stream_that_we_ended_early_are_no_error():
