@@ -73,16 +73,23 @@ def refresh(folder: Path, publishers: Sequence[Publisher]) -> int:
     """Touch the files of *publishers*, write again what has vanished, delete what has expired.
 
     Returns how many were written again: Dynamo's processes delete the file of an owner that was
-    stopped for longer than the time to live.
+    stopped for longer than the time to live.  Raises `OSError` if one could not be, behind all that
+    could be done: a disk that takes no new file still keeps the others alive.
     """
     written_again = 0
+    failed: OSError | None = None
     for publisher in publishers:
         try:
-            os.utime(folder / file_name(publisher))
-        except FileNotFoundError:
-            publish(folder, publisher)
-            written_again += 1
+            try:
+                os.utime(folder / file_name(publisher))
+            except FileNotFoundError:
+                publish(folder, publisher)
+                written_again += 1
+        except OSError as error:
+            failed = error
     _delete_expired(folder, now=time.time())
+    if failed is not None:
+        raise failed
     return written_again
 
 

@@ -163,6 +163,19 @@ def test_a_refresh_touches_writes_again_what_vanished_and_deletes_what_expired(
     assert mine.read_bytes() == file_content(PUBLISHER)
 
 
+def test_a_file_that_cannot_be_written_again_does_not_keep_the_others_from_being_touched(
+    tmp_path: Path,
+) -> None:
+    """They would expire with it, and readers would lose publishers that are well."""
+    lost = Publisher("dynamo", "t" * 300, 1, "tcp://127.0.0.1:1")  # no file has so long a name
+    publish(tmp_path, PUBLISHER)
+    age(tmp_path / file_name(PUBLISHER), 9)
+    with pytest.raises(OSError, match="too long"):
+        refresh(tmp_path, [lost, PUBLISHER])
+    assert time.time() - (tmp_path / file_name(PUBLISHER)).stat().st_mtime < 5
+    assert find_publishers(tmp_path, "dynamo", "shadow-replay") == {PUBLISHER}
+
+
 def test_an_owner_that_was_stopped_too_long_keeps_its_own_file(tmp_path: Path) -> None:
     publish(tmp_path, PUBLISHER)
     age(tmp_path / file_name(PUBLISHER), 60)
