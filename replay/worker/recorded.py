@@ -63,7 +63,8 @@ class RecordedEngine:
             record.cached_at_arrival = await self._oracle.look_up(generation, self._worker)
             watched = _WatchedAnswer(answer, record, generation.arrival)
             await self._engine.generate(generation, watched)
-            outcome = "OK"
+            # An engine that aborts by itself ends well, and so does a script that says so.
+            outcome = "CANCELLED" if "abort" in record.finish_reasons else "OK"
         except RpcFailedError as error:
             outcome = error.status.status_code.name
             raise

@@ -16,6 +16,7 @@ from replay.config.engines import CannedConfig, RealisticConfig
 from replay.engines.base import Engine, Model
 from replay.engines.canned import CannedEngine
 from replay.engines.kv_events import CacheCleared
+from replay.engines.methods import GENERATE
 from replay.engines.realistic import RealisticEngine
 from replay.engines.script import ScriptEngine
 from replay.engines.script_book import ScriptBook
@@ -273,6 +274,20 @@ async def test_a_scripted_answer_is_counted_once_and_not_failed_before_its_place
         *_, end = await worker.generate(generate_request(stream=stream))
     assert end.complete.output_ids == [5, 6, 7]
     assert (last(fleet).output_tokens, last(fleet).outcome) == (3, "OK")
+
+
+async def test_an_abort_is_a_cancel_whoever_did_it() -> None:
+    async with running(config_of(engine=CannedConfig(token_ms=5))) as below:
+        upstream = UpstreamEngine(f"grpc://{below.runtime.addresses[0]}")
+        fleet = Fleet([upstream])
+        async with running(engine=fleet.members[0].answering) as worker:
+            message = generate_request(request_id="x", max_new_tokens=9999)
+            async with worker.channel.stream(GENERATE, message) as answers:
+                await answers.receive()
+                await worker.call("Abort", pb.AbortRequest(request_id="x"))
+                *_, end = [each async for each in answers]
+    assert end.complete.finish_reason == "abort"
+    assert (last(fleet).finish_reasons, last(fleet).outcome) == (["abort"], "CANCELLED")
 
 
 async def test_layers_leave_every_method_of_the_engine(autojump_clock: MockClock) -> None:
