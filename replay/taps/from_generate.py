@@ -87,6 +87,11 @@ def is_probe(request_id: str, metadata: Iterable[tuple[bytes, bytes]]) -> bool:
     return request_id.startswith(PROBE_REQUEST_ID) or PROBE_HEADER in metadata
 
 
+def has_inputs(message: pb.GenerateRequest) -> bool:
+    """Say whether the request carries media: `mm_inputs` alone may have nothing in it."""
+    return message.HasField("mm_inputs") and bool(message.mm_inputs.items)
+
+
 def from_generate(
     message: pb.GenerateRequest,
     *,
@@ -290,7 +295,7 @@ def _struct_value(value: struct_pb2.Value) -> Any:
 
 
 def _media(message: pb.GenerateRequest) -> Packed | None:
-    if not message.HasField("mm_inputs") or not message.mm_inputs.items:
+    if not has_inputs(message):
         return None
     return Packed.when_needed(partial(_pack_media, message.mm_inputs))
 

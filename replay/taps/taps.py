@@ -12,7 +12,7 @@ from replay.engines.base import Generation, Model
 from replay.packed import IDS_AT_ONCE, TokenIds
 from replay.request import Request
 from replay.taps.filters import Projection, has_media
-from replay.taps.from_generate import from_generate, is_probe
+from replay.taps.from_generate import from_generate, has_inputs, is_probe
 from replay.taps.metadata import MetadataAllowList
 from replay.taps.recorder import Recorder, RecordingBounds
 from replay.taps.recording import NOT_RECORDED, Recording, TapRecording
@@ -125,10 +125,12 @@ class Taps:
         """
         message = generation.message
         request_id = generation.request_id
+        if is_probe(request_id, generation.metadata):
+            return NOT_RECORDED  # before the filters: they count what they skip
         wanting = self._wanting(
-            model.name, generation.prompt_tokens, message.HasField("mm_inputs"), request_id
+            model.name, generation.prompt_tokens, has_inputs(message), request_id
         )
-        if not wanting or is_probe(request_id, generation.metadata):
+        if not wanting:
             return NOT_RECORDED
         ids = message.tokenized.input_ids
         request = from_generate(

@@ -176,9 +176,11 @@ def test_what_no_tap_wants_is_not_touched() -> None:
 
 
 async def test_rule_26_a_probe_is_never_mirrored_and_not_counted() -> None:
-    taps = Taps([joined(), plain()])
+    """Nor as skipped, where a filter would not have let it through."""
+    taps = Taps([joined(), plain(filters=("max-tokens=0",), models=("another",))])
     assert taps.record(a_request(health_check=True)) is NOT_RECORDED
     message = pb.GenerateRequest(request_id="HEALTH_CHECK_1")
+    message.tokenized.input_ids.append(5)
     assert await taps.record_generate(generation(message), MODEL) is NOT_RECORDED
     header = [(b"x-health-check", b"1")]
     probe = generation(pb.GenerateRequest(request_id="r"), metadata=header)
@@ -197,6 +199,17 @@ def generation(message: pb.GenerateRequest, **changes: Any) -> Generation:
         **changes,
     }
     return Generation(**values)
+
+
+async def test_a_workers_request_has_media_when_there_is_an_item() -> None:
+    taps = Taps([plain(filters=("skip-multimodal",))])
+    message = pb.GenerateRequest(request_id="r", mm_inputs=pb.MultimodalInputs())
+    with await taps.record_generate(generation(message), MODEL):
+        pass
+    message.mm_inputs.items.add()
+    assert await taps.record_generate(generation(message), MODEL) is NOT_RECORDED
+    (tap,) = taps
+    assert (tap.queued, tap.skipped) == (1, 1)
 
 
 async def test_a_workers_request_is_mirrored_with_what_the_configuration_allows() -> None:
