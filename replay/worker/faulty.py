@@ -122,8 +122,8 @@ class FaultyEngine:
 
     @property
     def sends_headers(self) -> bool:
-        """As the engine below."""
-        return self._engine.sends_headers
+        """True: a request that fails at once has none, which is how a gateway knows to retry."""
+        return True
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run the engine below."""
@@ -137,6 +137,9 @@ class FaultyEngine:
         """Answer one request; raises the status that was asked for, or the engine's."""
         now = trio.current_time()
         failing, stalling = self.rules.hits(now)
+        fails_at_once = failing is not None and failing.after_tokens == 0
+        if not fails_at_once and not self._engine.sends_headers:
+            answer.respond()
         scope = trio.CancelScope()
         gate = GatedAnswer(
             answer,
@@ -159,7 +162,7 @@ class FaultyEngine:
                 generation = attrs.evolve(generation, arrival=trio.current_time())
             request.is_waiting = False
             self._tell_load()
-            if failing is not None and failing.after_tokens == 0:
+            if fails_at_once:
                 gate.has_failed = True
             else:
                 try:

@@ -36,6 +36,8 @@ class FakeAnswer:
         self.choices: dict[int, FakeChoice] = defaultdict(FakeChoice)
         self.cached_tokens: int | None = None
         self.is_open = True
+        self.has_headers = False
+        """Whether an engine or a layer has sent them; else the worker has."""
         self.whole_calls = 0
         self.room_calls = 0
         self.gate: trio.Event | None = None
@@ -83,7 +85,8 @@ class FakeAnswer:
         self.finish(reason, matched=matched)
 
     def respond(self, metadata: Iterable[tuple[bytes, bytes]] = ()) -> None:
-        raise AssertionError("the worker has sent the headers")
+        assert not metadata, "a simulating engine has no metadata"
+        self.has_headers = True
 
     def set_trailing_metadata(self, metadata: Sequence[tuple[bytes, bytes]]) -> None:
         raise AssertionError("a simulating engine has no metadata")

@@ -268,11 +268,13 @@ def test_a_worker_with_a_long_queue_gets_nothing_even_if_it_has_the_prompt_cache
     eventually(lambda: [each["worker"] for each in setup.send([control])] == [0])
 
 
-def test_a_fault_of_a_worker_reaches_the_client_of_the_gateway(setup: Setup) -> None:
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_fault_of_a_worker_reaches_the_client_of_the_gateway(setup: Setup, stream: bool) -> None:
+    """Also with a stream it is the gateway's own status, and not an answer that begins."""
     for worker in (0, 1):
         body = {"code": "UNAVAILABLE", "message": "by design", "requests": 1}
         setup.admin("PUT", f"/workers/{worker}/faults/fail", body)
-    body = {"model": setup.gateway.model, "input_ids": [5] * 20}
+    body = {"model": setup.gateway.model, "input_ids": [5] * 20, "stream": stream}
     status, text = setup.gateway.post("/generate", body)
     assert status == 503, text
     assert "by design" in text

@@ -1,7 +1,7 @@
 """Faults over engines: on a clock of our own, and at a real worker."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -54,10 +54,7 @@ def scripted() -> ScriptEngine:
 
 
 class ScriptedAnswer(FakeAnswer):
-    """An answer of any engine: a script sends headers, and forwards its end."""
-
-    def respond(self, metadata: Any = ()) -> None:
-        pass
+    """An answer whose end is forwarded."""
 
     def forward(self, response: pb.GenerateResponse, packed: bytes | None = None) -> None:
         self.finish(response.complete.finish_reason)
@@ -334,6 +331,27 @@ async def test_an_abort_ends_what_is_held_before_an_upstream_too() -> None:
             assert below.in_flight == 0
             response = await worker.call("Abort", pb.AbortRequest(request_id="nobody"))
             assert not response.success
+
+
+async def test_a_request_that_fails_at_once_gets_no_headers_before_its_status() -> None:
+    """A gateway may send it elsewhere, as long as nobody was told that there is an answer."""
+    engine = FaultyEngine(canned())
+    async with running(engine=engine) as worker:
+        for after_tokens, failure in ((0, pytest.raises(UnavailableError)), (1, nullcontext())):
+            engine.set_failing(Failing(code="UNAVAILABLE", after_tokens=after_tokens))
+            async with worker.channel.stream(GENERATE, generate_request()) as answers:
+                with failure:
+                    await answers.wait_head()
+
+
+async def test_what_is_held_has_its_headers_at_once() -> None:
+    engine = FaultyEngine(canned())
+    engine.set_admission(Admission(delay_ms=1e6))
+    async with running(engine=engine) as worker:
+        with trio.fail_after(5):
+            async with worker.channel.stream(GENERATE, generate_request()) as answers:
+                await answers.wait_head()
+                engine.clear()
 
 
 async def test_a_failure_in_mid_stream_reaches_the_client_behind_its_tokens() -> None:

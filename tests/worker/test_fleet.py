@@ -295,4 +295,4 @@ async def test_layers_leave_every_method_of_the_engine(autojump_clock: MockClock
     answering = Fleet([engine]).members[0].answering
     assert set(answering.methods()) == set(engine.methods())
     assert answering.check(pb.GenerateRequest()) == engine.check(pb.GenerateRequest())
-    assert (answering.sends_headers, answering.model) == (False, engine.model)
+    assert (answering.sends_headers, answering.model) == (True, engine.model)
