@@ -14,22 +14,15 @@ import trio
 from purerpc.grpclib.exceptions import UnavailableError
 
 from replay.rpc.backoff import Backoff
-from replay.rpc.listeners import Address
+from replay.rpc.listeners import KEEPALIVE, Address
 
 C = TypeVar("C")
 
 #: How long a connection may take until the server has spoken.
 CONNECT_SECONDS = 10.0
 
-#: A host that vanishes sends no RST: the kernel finds out, for idle connections and for unsent
-#: bytes.  A probe costs nothing, and unlike a PING no server counts it.
-_KEEPALIVE = (
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 20),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
-    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 30_000),
-)
+#: A request that a vanished host does not take is given up by the kernel, as an idle connection is.
+_USER_TIMEOUT = (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 30_000)
 
 
 class _Attempt(Generic[C]):
@@ -108,7 +101,7 @@ async def open_stream(address: Address, tls: ssl.SSLContext | None) -> trio.abc.
         plain = await trio.open_unix_socket(address.unix_path)
     else:
         plain = await trio.open_tcp_stream(address.host, address.port)
-        for option in _KEEPALIVE:
+        for option in (*KEEPALIVE, _USER_TIMEOUT):
             plain.setsockopt(*option)
     if tls is None:
         return plain

@@ -20,6 +20,15 @@ from replay.errors import BindError
 BACKLOG = 1024
 UNIX_PREFIX = "unix:"
 
+#: A host that vanishes sends no RST: the kernel finds out.  A probe costs nothing, and unlike a
+#: PING no peer counts it.
+KEEPALIVE = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 20),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+)
+
 
 @attrs.frozen
 class Address:
@@ -150,6 +159,8 @@ def _bind_tcp(family: int, kind: int, protocol: int, sockaddr: tuple[object, ...
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        for option in KEEPALIVE:  # what is accepted inherits them
+            bound.setsockopt(*option)
         bound.bind(sockaddr)
         bound.listen(BACKLOG)
     except BaseException:

@@ -46,6 +46,17 @@ def test_what_is_no_address_is_said_to_be_none(text):
         split_host_port(text)
 
 
+def test_a_connection_that_was_accepted_asks_after_a_host_that_says_nothing():
+    """Else a gateway's host that vanishes holds its place among the connections for ever."""
+    (listening,) = listen([Address("127.0.0.1")])
+    client = socket.create_connection(("127.0.0.1", listening.port))
+    accepted, _ = listening.sockets[0].accept()
+    with client, accepted:
+        for level, option, setting in listeners.KEEPALIVE:
+            assert accepted.getsockopt(level, option) == setting
+    listening.close()
+
+
 def test_ipv6_is_written_in_brackets_however_it_was_given():
     assert join_host_port("::1", 5) == join_host_port("[::1]", 5) == "[::1]:5"
     assert join_host_port("1.2.3.4", 5) == "1.2.3.4:5"
