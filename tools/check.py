@@ -96,7 +96,8 @@ def check_tests() -> None:
     for old in (*ROOT.glob(".coverage"), *ROOT.glob(".coverage.*")):
         old.unlink()
     pytest = ("coverage", "run", "-m", "pytest", "-m", "not timed")
-    run_tests(*pytest, "--numprocesses", "auto", "--dist", "worksteal", alone=pytest)
+    spread = ("--numprocesses", "auto", "--maxprocesses", "4", "--dist", "worksteal")
+    run_tests(*pytest, *spread, alone=pytest)
 
 
 def check_timed() -> None:
