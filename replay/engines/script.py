@@ -49,8 +49,8 @@ class ScriptEngine:
 
     @property
     def sends_headers(self) -> bool:
-        """As the engine below."""
-        return self._engine.sends_headers
+        """True: an answer that is an error from the start has none, as a refusal has none."""
+        return True
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run the engine below."""
@@ -69,6 +69,8 @@ class ScriptEngine:
         elif self._strict:
             raise NotFoundError("the script has no answer for this request")
         else:
+            if not self._engine.sends_headers:
+                answer.respond()
             await self._engine.generate(generation, answer)
 
     def loads(self) -> Loads:
@@ -118,8 +120,10 @@ class ScriptEngine:
 async def _play(
     choices: Sequence[ScriptedChoice], generation: Generation, answer: Answer, model: Model
 ) -> None:
-    answer.respond()
-    for step in plan_steps(choices):
+    steps = plan_steps(choices)
+    if steps[0].error is None:
+        answer.respond()
+    for step in steps:
         await trio.sleep_until(generation.arrival + step.offset_seconds)
         await answer.room()
         if step.error is not None:

@@ -153,6 +153,27 @@ async def test_an_error_comes_after_as_many_chunks(tmp_path, stream, after):
     assert not any(message.HasField("complete") for message in got)
 
 
+async def test_an_error_from_the_start_has_no_headers_before_it(tmp_path):
+    """A gateway may send such a request elsewhere."""
+    line = {"request_id": "r", "chunks": [], "error": {"code": "RESOURCE_EXHAUSTED"}}
+    async with scripted(tmp_path, line, strict=True) as worker:
+        for request_id, refusal in (("r", ResourceExhaustedError), ("other", NotFoundError)):
+            request = generate_request(request_id=request_id)
+            async with worker.channel.stream(GENERATE, request) as answers:
+                with pytest.raises(refusal):
+                    await answers.wait_head()
+
+
+async def test_the_engine_below_a_script_has_its_headers_at_once(tmp_path):
+    line = {"request_id": "r", "chunks": []}
+    async with (
+        scripted(tmp_path, line, engine=CannedConfig(gen_ms=1e6)) as worker,
+        worker.channel.stream(GENERATE, generate_request(request_id="other")) as answers,
+    ):
+        with trio.fail_after(5):
+            await answers.wait_head()
+
+
 async def test_what_is_not_scripted_is_the_engines(tmp_path):
     line = {"request_id": "r", "chunks": [[7]], "times": 1}
     async with scripted(tmp_path, line, engine=CannedConfig(output_tokens=2)) as worker:
