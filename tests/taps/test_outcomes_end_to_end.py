@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+import attrs
 import grpc
 import pytest
 import trio
@@ -104,6 +105,24 @@ async def test_complete(tmp_path):
     assert choice.finish_reason == "length"
     assert record.response.first_token_offset_ns <= record.response.end_offset_ns
     assert list(record.request.token_ids) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_rule_35_a_client_gets_the_same_messages_with_taps_and_without(tmp_path, stream):
+    request = generate_request(stream=stream, n=2, max_new_tokens=5)
+
+    async def client(channel):
+        return [each.SerializeToString() async for each in generate(channel, request)]
+
+    async def messages(config: Config) -> Any:
+        async with open_runtime(config) as runtime:
+            return await with_client(runtime.addresses[0], client)
+
+    config = config_of(tmp_path)
+    with_taps = await messages(config)
+    assert outcomes(tmp_path) == {"r": "complete"}
+    assert with_taps == await messages(attrs.evolve(config, taps=()))
+    assert len(with_taps) > (2 if stream else 0)
 
 
 class Scripted(CannedEngine):
