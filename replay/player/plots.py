@@ -13,7 +13,7 @@ from replay.player.wording import milliseconds
 
 _WIDTH = 360
 _HEIGHT = 220
-_LEFT, _RIGHT, _TOP, _BOTTOM = 44, 12, 10, 30
+_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 10, 30
 #: As many points as a plot of this width can show.
 _POINTS = 180
 
@@ -42,7 +42,7 @@ def cumulative_plot(title: str, samples: Mapping[str, Sample]) -> str:
 
 def change_plot(title: str, changes_ms: Sequence[float]) -> str:
     """Draw candidate - baseline of each request, in the order of arrival."""
-    left = 64
+    left = 74
     reach = max((abs(change) for change in changes_ms), default=0.0) or 1.0
     middle = (_TOP + _HEIGHT - _BOTTOM) / 2
     scale = (_HEIGHT - _BOTTOM - _TOP) / 2 / reach
@@ -121,7 +121,7 @@ class _LogAxis:
                 continue
             x = self.x(value)
             parts.append(_line(x, _TOP, x, _HEIGHT - _BOTTOM, "grid"))
-            if x - last >= 52:
+            if x - last >= 60:
                 anchor = "end" if x > _WIDTH - 36 else "middle"
                 parts.append(_text(x, _HEIGHT - 10, _tick(value), anchor))
                 last = x

@@ -15,21 +15,27 @@ from replay.player.wording import (
     METRIC_NAMES,
     UNKNOWN,
     count,
+    findings,
     first_difference,
     identifier,
     milliseconds,
     share,
 )
 
+#: Rows of a list that are seen without asking for more.
+_SHOWN = 25
+
 _STYLE = """
 :root {
   color-scheme: light dark;
   --ink: #1c2330; --soft: #5b6474; --rule: #d9dee7; --page: #fff; --card: #f6f8fb;
   --baseline: #2563c9; --candidate: #c2570c; --control: #7b8494; --bad: #b42318; --good: #14713d;
+  --shade: #1c233040;
 }
 @media (prefers-color-scheme: dark) { :root {
   --ink: #e6e9ef; --soft: #9aa4b5; --rule: #333b49; --page: #12161d; --card: #1a2029;
   --baseline: #7aa7f7; --candidate: #f0964f; --control: #8f98a8; --bad: #ff8a80; --good: #6fcf97;
+  --shade: #000000a0;
 } }
 * { box-sizing: border-box }
 body { margin: 0; background: var(--page); color: var(--ink); font: 15px/1.5 system-ui, sans-serif }
@@ -49,7 +55,7 @@ figure { margin: 0; padding: 12px; background: var(--card); border: 1px solid va
 figure, .table { border-radius: 8px }
 figcaption { font-size: .85rem; margin-top: 4px }
 svg { display: block; width: 100%; height: auto }
-svg text { font: 11px system-ui, sans-serif; fill: var(--soft) }
+svg text { font: 13px system-ui, sans-serif; fill: var(--soft) }
 .frame { fill: none; stroke: var(--rule) }
 .grid { stroke: var(--rule); stroke-width: .7 }
 .zero { stroke: var(--soft); stroke-dasharray: 3 3 }
@@ -70,15 +76,36 @@ circle.flagged { fill: var(--bad) }
 .key .baseline { border-color: var(--baseline) }
 .key .candidate { border-color: var(--candidate) }
 .key .control { border-color: var(--control); border-top-style: dashed }
-.table { overflow-x: auto; border: 1px solid var(--rule) }
+.table {
+  overflow-x: auto; border: 1px solid var(--rule);
+  /* A shadow at the side to which a table goes on; covers of the page's colour scroll with it. */
+  background:
+    linear-gradient(to right, var(--page) 40%, transparent) left / 32px 100% no-repeat local,
+    linear-gradient(to left, var(--page) 40%, transparent) right / 32px 100% no-repeat local,
+    linear-gradient(to right, var(--shade), transparent) left / 12px 100% no-repeat scroll,
+    linear-gradient(to left, var(--shade), transparent) right / 12px 100% no-repeat scroll;
+}
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums }
 th, td { padding: 6px 12px; text-align: right; white-space: nowrap }
 th, tr:not(:last-child) td { border-bottom: 1px solid var(--rule) }
 th { background: var(--card); font-weight: 600 }
+td.name { white-space: normal; overflow-wrap: anywhere; min-width: 9em; max-width: 44em }
+.long { display: inline-block; white-space: normal; overflow-wrap: anywhere; max-width: 40ch }
+ul { margin: 6px 0; padding-left: 20px }
+li { overflow-wrap: anywhere }
+summary { cursor: pointer; margin: 10px 0; color: var(--soft) }
 th:first-child, td:first-child { text-align: left }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: 2px 16px; margin: 8px 0 }
+dl { display: grid; grid-template-columns: fit-content(50%) 1fr; gap: 2px 16px; margin: 8px 0 }
 dt { color: var(--soft) }
 dd { margin: 0 }
+@media (max-width: 600px) {
+  main { padding: 16px 12px 40px }
+  table { font-size: .87rem }
+  th, td { padding: 5px 7px }
+  td.name { min-width: 7.5em }
+  .long { max-width: 14ch }
+  figure { padding: 10px 8px }
+}
 """
 
 
@@ -98,9 +125,12 @@ def _sections(comparison: Comparison, report: Mapping[str, Any]) -> Iterator[str
     yield "<h1>Comparison of two runs</h1>"
     verdict = "Differences were found." if report["flagged"] else "Nothing counts as a difference."
     yield f'<p class="verdict {"bad" if report["flagged"] else "good"}">{verdict}</p>'
+    if found := list(findings(report)):
+        yield "<ul>" + "".join(f"<li>{escape(each)}</li>" for each in found) + "</ul>"
     for warning in report["warnings"]:
         yield f'<p class="soft">Note: {escape(warning)}.</p>'
     yield _runs(report["sides"])
+    yield _failures(report["sides"])
     yield _answers(report)
     yield _latencies(comparison, report)
     if report["goodput"]:
@@ -112,7 +142,7 @@ def _sections(comparison: Comparison, report: Mapping[str, Any]) -> Iterator[str
 def _runs(sides: Mapping[str, Mapping[str, Any]]) -> str:
     words = dict.fromkeys(word for side in sides.values() for word in side["outcomes"])
     rows: list[list[str]] = [
-        ["source", *(escape(identifier(str(side["name"]))) for side in sides.values())],
+        ["source", *(_long(str(side["name"])) for side in sides.values())],
         ["requests", *(count(side["requests"]) for side in sides.values())],
     ]
     for word in words:
@@ -133,6 +163,23 @@ def _runs(sides: Mapping[str, Mapping[str, Any]]) -> str:
     return "<h2>Runs</h2>" + _table(["", *sides], rows)
 
 
+def _long(text: str) -> str:
+    """Return a text that is folded where there is no room for it in one line."""
+    return f'<span class="long">{escape(identifier(text))}</span>'
+
+
+def _failures(sides: Mapping[str, Mapping[str, Any]]) -> str:
+    """Name what failed, by its label."""
+    lines = []
+    for role, side in sides.items():
+        for failure in side["failures"]:
+            ids = ", ".join(escape(identifier(each)) for each in failure["ids"][:3])
+            more = ", …" if failure["count"] > 3 else ""
+            label = f"{role}: failed with {failure['label']}: {count(failure['count'])}"
+            lines.append(f'<p><span class="bad">{escape(label)}</span> ({ids}{more})</p>')
+    return "".join(lines)
+
+
 def _schedule(schedule: Mapping[str, Any] | None) -> str:
     if schedule is None:
         return UNKNOWN
@@ -149,18 +196,18 @@ def _answers(report: Mapping[str, Any]) -> str:
             rows.append(
                 [
                     found["kind"].replace("_", " "),
-                    count(found["judged"]),
-                    count(found["differing"]),
-                    *control,
                     _flag(found["flagged"]),
+                    count(found["differing"]),
+                    count(found["judged"]),
+                    *control,
                 ]
             )
     for name in ("missing", "extra", "ambiguous"):
         if report[name]["count"]:
             blank = [""] if has_control else []
             number = count(report[name]["count"])
-            rows.append([name, "", number, *blank, _flag(name == "missing")])
-    head = ["requests", "compared", "differ", *(["control differs"] if has_control else []), ""]
+            rows.append([name, _flag(name == "missing"), number, "", *blank])
+    head = ["requests", "", "differ", "compared", *(["control differs"] if has_control else [])]
     return "<h2>Answers</h2>" + _table(head, rows)
 
 
@@ -221,16 +268,16 @@ def _difference_table(differences: Sequence[Mapping[str, Any]]) -> str:
         rows.append(
             [
                 f"{METRIC_NAMES[found['metric']]}, {found['statistic']}",
-                UNKNOWN if is_shift else milliseconds(found["baseline_ms"]),
-                UNKNOWN if is_shift else milliseconds(found["candidate_ms"]),
+                f'<span class="{style}">{found["verdict"]}</span>',
                 milliseconds(found["difference_ms"], signed=True),
                 interval_text(found),
-                milliseconds(found["control_difference_ms"], signed=True),
                 milliseconds(found["threshold_ms"]),
-                f'<span class="{style}">{found["verdict"]}</span>',
+                UNKNOWN if is_shift else milliseconds(found["baseline_ms"]),
+                UNKNOWN if is_shift else milliseconds(found["candidate_ms"]),
+                milliseconds(found["control_difference_ms"], signed=True),
             ]
         )
-    head = ["", "baseline", "candidate", "change", "interval", "control's change", "threshold", ""]
+    head = ["", "", "change", "interval", "threshold", "baseline", "candidate", "control's change"]
     return _table(head, rows)
 
 
@@ -259,29 +306,29 @@ def _lists(report: Mapping[str, Any]) -> str:
         rows = [
             [
                 escape(identifier(row["request_id"])),
-                count(row["prompt_tokens"]),
-                count(row["output_tokens"]),
+                milliseconds(row["e2e_change_ms"], signed=True),
                 milliseconds(row["ttft_change_ms"], signed=True),
                 milliseconds(row["tpot_change_ms"], signed=True),
-                milliseconds(row["e2e_change_ms"], signed=True),
+                count(row["prompt_tokens"]),
+                count(row["output_tokens"]),
                 milliseconds(row["e2e_ms"][1]),
             ]
             for row in report["slowest"]
         ]
         head = [
             "request",
-            "prompt",
-            "output",
+            "end to end",
             "first token",
             "per token",
-            "end to end",
+            "prompt",
+            "output",
             "candidate's end",
         ]
         parts.append("<h2>Worst requests</h2>" + _table(head, rows))
     if report["differing"]:
         rows = [_differing(row) for row in report["differing"]]
         head = ["request", "first difference", "output tokens", "outcomes", "also differ"]
-        parts.append("<h2>Requests whose answers differ</h2>" + _table(head, rows))
+        parts.append("<h2>Requests whose answers differ</h2>" + _folded(head, rows))
     for name, title in (("missing", "Missing in the candidate"), ("ambiguous", "Ambiguous names")):
         if report[name]["count"]:
             ids = ", ".join(escape(identifier(each)) for each in report[name]["ids"][:25])
@@ -306,7 +353,8 @@ def _thresholds(settings: Mapping[str, Any]) -> str:
     items = [
         (
             f"threshold, {METRIC_NAMES[metric].lower()}",
-            f"{milliseconds(each['absolute_ms'])}, or {each['relative']:.3g} of the baseline",
+            f"{milliseconds(each['absolute_ms'])}, "
+            f"or {each['relative'] * 100:.3g} % of the baseline",
         )
         for metric, each in settings["thresholds"].items()
     ]
@@ -327,10 +375,22 @@ def _figure(title: str, plot: str, caption: str) -> str:
     )
 
 
+def _folded(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table of the first rows, and one of the others that opens when it is asked for."""
+    table = _table(head, rows[:_SHOWN])
+    if len(rows) <= _SHOWN:
+        return table
+    more = _table(head, rows[_SHOWN:])
+    return f"{table}<details><summary>{len(rows) - _SHOWN} more</summary>{more}</details>"
+
+
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table; cells are HTML already."""
     heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
-    lines = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
+    lines = "".join(
+        f'<tr><td class="name">{name}</td>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
+        for name, *cells in rows
+    )
     return (
         f'<div class="table" tabindex="0"><table><thead><tr>{heads}</tr></thead>'
         f"<tbody>{lines}</tbody></table></div>"

@@ -34,6 +34,8 @@ def run_tables(report: Mapping[str, Any]) -> RenderableType:
 
 def _comparison(report: Mapping[str, Any]) -> Iterator[RenderableType]:
     yield _sides(report["sides"])
+    for role, side in report["sides"].items():
+        yield from _failures(side, f"{role}: ")
     yield _answers(report)
     if report["differences"]:
         yield _differences(report)
@@ -63,13 +65,20 @@ def _run(report: Mapping[str, Any]) -> Iterator[RenderableType]:
         yield table
     if report["run"]["targets"]:
         yield _targets(report["run"]["targets"])
-    for failure in report["run"]["failures"]:
-        ids = ", ".join(map(identifier, failure["ids"][:3]))
-        yield Text(
-            f"failed with {failure['label']}: {count(failure['count'])} ({ids}, …)", style="red"
-        )
+    yield from _failures(report["run"], "")
     if report["goodput"] is not None:
         yield _goodput({"run": report["goodput"]})
+
+
+def _failures(side: Mapping[str, Any], role: str) -> Iterator[Text]:
+    """Name what failed, by its label."""
+    for failure in side["failures"]:
+        ids = ", ".join(map(identifier, failure["ids"][:3]))
+        more = ", …" if failure["count"] > 3 else ""
+        yield Text(
+            f"{role}failed with {failure['label']}: {count(failure['count'])} ({ids}{more})",
+            style="red",
+        )
 
 
 def _sides(sides: Mapping[str, Mapping[str, Any]]) -> Table:

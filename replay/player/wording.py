@@ -1,7 +1,7 @@
 """PURE.  How numbers and ids are written for a person, on a terminal and in HTML alike."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 #: What a metric is called.
@@ -56,6 +56,25 @@ def first_difference(row: Mapping[str, Any]) -> str:
     if row["prompt_first_difference"] is not None:
         return f"prompt, token {count(row['prompt_first_difference'])}"
     return UNKNOWN
+
+
+def findings(report: Mapping[str, Any]) -> Iterator[str]:
+    """Write everything that counts as a difference in a comparison's report, a line each."""
+    for found in report["answers"]:
+        if found["flagged"]:
+            kind = found["kind"].replace("_", " ")
+            share_of = f"{count(found['differing'])} of {count(found['judged'])}"
+            yield f"{kind} differ in {share_of} requests"
+    if report["missing"]["count"]:
+        yield f"{count(report['missing']['count'])} request(s) are missing in the candidate"
+    for found in report["differences"]:
+        if found["flagged"]:
+            name = METRIC_NAMES[found["metric"]].lower()
+            change = milliseconds(found["difference_ms"], signed=True)
+            yield (
+                f"{name}, {found['statistic']}: {change}, {found['verdict']} by more than "
+                f"{milliseconds(found['threshold_ms'])}"
+            )
 
 
 def _three_digits(value: float) -> str:

@@ -193,7 +193,7 @@ def test_no_coordinate_of_a_plot_is_outside_of_it() -> None:
         for points in re.findall(r'points="([^"]+)"', plot):
             for point in points.split():
                 x, y = map(float, point.split(","))
-                assert 44 <= x <= 348
+                assert 46 <= x <= 348
                 assert 10 <= y <= 190
 
 
