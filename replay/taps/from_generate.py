@@ -203,7 +203,9 @@ def _json_value(text: str) -> Packed:
 
 
 def _output_options(message: pb.GenerateRequest) -> OutputOptions:
-    logprobs = message.top_logprobs_num if message.return_logprob else None
+    # A number below 0 is the upstream's to refuse.  Dynamo's has no sign, so a reader there could
+    # not take the record; what was asked stands in extra_args.
+    logprobs = max(0, message.top_logprobs_num) if message.return_logprob else None
     of_prompt = logprobs is not None and (
         message.HasField("logprob_start_len") and message.logprob_start_len >= 0
     )

@@ -169,6 +169,8 @@ def test_logprobs_say_how_many_and_whether_of_the_prompt() -> None:
     assert options(return_logprob=True, top_logprobs_num=3, logprob_start_len=0) == (3, 3)
     assert options(return_logprob=True, top_logprobs_num=3, logprob_start_len=-1) == (3, None)
     assert options(top_logprobs_num=3, logprob_start_len=0) == (None, None)
+    # An upstream may take it or not; a reader of unsigned numbers has to read the record.
+    assert options(return_logprob=True, top_logprobs_num=-1) == (0, None)
 
 
 def test_text_options_are_kept() -> None:
