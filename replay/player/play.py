@@ -138,6 +138,7 @@ class Player:
                     try:
                         with self._sending:
                             await self._feed.wait_filled()
+                            self._make_ready()
                             self.clock = clock = Clock(trio.current_time, trio.current_time())
                             self.begun.set()
                             if self._settings.max_seconds is not None:
@@ -168,6 +169,14 @@ class Player:
                 for name, share in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
             },
         )
+
+    def _make_ready(self) -> None:
+        """Prepare the first requests before the run begins: the first of all are due at once."""
+        if self._settings.concurrency is not None:
+            return
+        self.clock = Clock(trio.current_time, trio.current_time())
+        while self._wants_more(0) and (planned := self._feed.take()) is not None:
+            self._admit(planned)
 
     async def _dispatch(self, clock: Clock) -> None:
         """Start requests at their moments until all have ended."""

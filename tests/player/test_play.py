@@ -111,6 +111,16 @@ async def test_requests_leave_at_their_deadlines(autojump_clock: MockClock) -> N
     assert (run.end.reason, run.end.seconds) == ("done", 2.0)
 
 
+async def test_what_is_due_at_once_is_made_ready_before_the_run_begins() -> None:
+    """On a real clock: preparing a prompt of four million tokens takes longer than a moment."""
+    prompts = [LengthPrompt(length=4 << 20, own=1), LengthPrompt(length=4, own=2)]
+    run = await played(
+        FakeTarget(seconds=0.0), original(arrival(at, prompt=prompts[at]) for at in range(2))
+    )
+    delays = [each.schedule_delay_ns or 0 for each in run.results]
+    assert abs(delays[0] - delays[1]) < 5 * MS
+
+
 async def test_long_streams_hold_no_later_arrival_up(autojump_clock: MockClock) -> None:
     """600 streams of ten seconds at 100 a second: a pool would be full after a moment."""
     target = FakeTarget(seconds=10.0)
