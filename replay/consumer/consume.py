@@ -112,6 +112,8 @@ class Consumer:
         self._writing = trio.Lock()
         self._summaries = SummaryReader()
         self._followed: dict[int, _Followed] = {}
+        self._left: list[_Followed] = []
+        """Those whose id is another's now."""
         self._links: list[Link] = []
         self._routers: dict[str, trio.MemorySendChannel[Gap]] = {}
         self._new_routers, self._router_feed = trio.open_memory_channel[
@@ -142,7 +144,7 @@ class Consumer:
         """Return the report on everything read so far (`replay.consumer.report`)."""
         accounts = [
             Account(each.publisher.ledger, self._tail_loss(each))
-            for each in self._followed.values()
+            for each in (*self._left, *self._followed.values())
         ]
         foreign = sum(link.foreign for link in self._links)
         return build_report(self.totals, accounts, foreign=foreign)
@@ -173,6 +175,10 @@ class Consumer:
         touched: set[_Followed] = set()
         for message in messages:
             followed = self._follow(message.envelope.publisher_id)
+            if followed.publisher.is_anew(message):
+                await self._take(ready)
+                ready = []
+                followed = self._follow_anew(followed)
             followed.link = followed.link or link
             ready += followed.publisher.receive(message, now)
             touched.add(followed)
@@ -244,6 +250,14 @@ class Consumer:
             ledger = PublisherLedger(publisher_id, from_start=self._source.from_start)
             followed = self._followed[publisher_id] = _Followed(FollowedPublisher(ledger))
         return followed
+
+    def _follow_anew(self, followed: _Followed) -> _Followed:
+        """Follow what a publisher sends after a start as another's, also under the same id."""
+        publisher_id = followed.publisher.ledger.publisher_id
+        self._left.append(self._followed.pop(publisher_id))
+        anew = self._follow(publisher_id)
+        anew.link = followed.link
+        return anew
 
     def _announce(self, followed: _Followed) -> None:
         if not followed.is_announced and followed.publisher.ledger.joined_at is not None:

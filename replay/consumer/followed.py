@@ -28,9 +28,25 @@ class FollowedPublisher:
         """Gaps whose followers have been handed on already."""
         self.asked: Gap | None = None
         """The gap that is being filled."""
+        self._youngest_ms = -1
+        """When the youngest message was published, on its publisher's clock."""
+
+    def is_anew(self, message: Message) -> bool:
+        """Say whether a publisher without status records has begun to count anew under its id.
+
+        Dynamo's draw a new id at each start, but others may keep theirs.  A number comes again then
+        with a message that is younger than all before it, which no duplicate is.
+        """
+        envelope = message.envelope
+        return (
+            self.ledger.latest is None
+            and envelope.published_at_ms > self._youngest_ms
+            and envelope.sequence in self.ledger.transport
+        )
 
     def receive(self, message: Message, now: float) -> list[Message]:
         """Take a message; return those that can be handed on now."""
+        self._youngest_ms = max(self._youngest_ms, message.envelope.published_at_ms)
         if not self.ledger.receive(message.envelope.sequence, now):
             return []
         if self._orderer is None:

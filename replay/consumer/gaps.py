@@ -65,6 +65,10 @@ class SequenceRanges:
         self.count += 1
         return True
 
+    def __contains__(self, number: int) -> bool:
+        right = bisect_right(self._starts, number)
+        return right > 0 and number < self._ends[right - 1]
+
     def holes(self) -> Iterator[tuple[int, int]]:
         """Yield the first and last missing number of each hole, in order."""
         for end, start in zip(self._ends, self._starts[1:], strict=False):

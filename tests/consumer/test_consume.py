@@ -285,6 +285,23 @@ async def test_the_end_is_seen_and_a_restart_is_a_new_epoch(tmp_path: Path) -> N
     assert consumer.totals.records == 40
 
 
+async def test_a_publisher_that_counts_anew_under_its_id_loses_nothing() -> None:
+    """Dynamo's draw a new id.  What comes twice is still counted once."""
+    async with open_context(term_seconds=5) as context:
+        with XPub(context) as pub:
+            source = Source(topic=TOPIC, endpoints=(pub.endpoint,))
+            async with consuming(source) as (consumer, kept):
+                await pub.next_subscription()
+                for published_at_ms, numbers in ((1000, range(10)), (2000, range(5))):
+                    for number in (*numbers, numbers[-1]):
+                        pub.send(number, record(number), published_at_ms=published_at_ms + number)
+                report = await until(consumer, lambda report: report["duplicates"] == 2)
+    assert (report["records"], report["epochs"]) == (15, 2)
+    assert [each["messages"] for each in report["publishers"]] == [10, 5]
+    assert report["tap_gaps"] == report["transport_gaps"] == 0
+    assert kept.joins == [0, 0]
+
+
 async def test_bad_records_are_counted_apart_and_reading_goes_on(tmp_path: Path) -> None:
     """Rule 68 and case 52."""
     async with open_publishing(tmp_path) as tap, consuming(in_folder(tmp_path)) as (consumer, kept):

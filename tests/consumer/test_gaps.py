@@ -44,6 +44,7 @@ def test_it_agrees_with_a_set_of_numbers(numbers: list[int], first: int, last: i
         assert seen.add(number) == (number not in known)
         known.add(number)
     assert seen.count == len(known)
+    assert [number in seen for number in range(62)] == [number in known for number in range(62)]
     if known:
         assert (seen.first, seen.end) == (min(known), max(known) + 1)
         assert seen.missing == max(known) - min(known) + 1 - len(known)

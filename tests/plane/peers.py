@@ -32,10 +32,13 @@ class XPub:
         with trio.fail_after(5):
             return (await receive_frames(self.socket))[0]
 
-    def send(self, sequence: int, payload: bytes, *, topic: str = "shadow") -> None:
+    def send(
+        self, sequence: int, payload: bytes, *, topic: str = "shadow", published_at_ms: int = 1
+    ) -> None:
         """Send one message of the publisher."""
         encoder = MessageEncoder(topic, self.publisher_id)
-        self.socket.send_multipart(encoder.encode(sequence, 1, payload), zmq.DONTWAIT)
+        frames = encoder.encode(sequence, published_at_ms, payload)
+        self.socket.send_multipart(frames, zmq.DONTWAIT)
 
     def __enter__(self) -> "XPub":
         return self
