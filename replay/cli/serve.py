@@ -180,7 +180,9 @@ def serve(
 
 
 def _run(config: Config, line: "SupervisorLine | None" = None) -> int:
+    from replay.cli.garbage import collect_seldom
     from replay.cli.stopping import run
     from replay.runtime import open_runtime
 
+    collect_seldom()
     return run(open_runtime, config, line=line)
