@@ -1,22 +1,18 @@
-"""What both ends of an HTTP/2 connection share, without I/O: frames in, windows, bytes out.
+"""What both ends of an HTTP/2 connection share, without I/O: frames in, and what follows from them.
 
 Bytes go in by `receive`; what happened is told synchronously through the methods that the two
 halves (`http2_server`, `http2_client`) define; bytes to send gather in `out`, a list that the owner
-joins and writes.  Time is an argument.
+joins and writes (`http2_sending`).  Time is an argument.
 
 Rules kept here:
 
 * an error of the connection queues a GOAWAY and raises ConnectionDeadError; an error of a stream
   resets that stream and nothing else;
-* nothing is sent on a stream that is over: `send` and its like do nothing there, so that a handler
-  need not know what arrived in the same batch of bytes as its own reset;
 * flow control holds in both directions, also when the peer makes its windows smaller (they may get
   negative) and when one frame opens the windows of many streams;
 * what a peer can make us do without cost to itself is limited: PINGs and SETTINGS that come while
   we have nothing to say, resets, header blocks, bytes of requests that never become whole.
 """
-
-from typing import Generic, TypeVar
 
 import attrs
 
@@ -40,9 +36,9 @@ from replay.rpc.frames import (
     SETTING,
     SETTINGS,
     WINDOW_UPDATE,
-    pack_header,
 )
 from replay.rpc.hpack import HeaderDecoder
+from replay.rpc.http2_sending import S, Sending
 
 _unpack_header = FRAME_HEADER.unpack_from
 
@@ -106,59 +102,12 @@ class Bucket:
         self._left = self._burst
 
 
-class Stream:
-    """One stream.  `body` is what has come of the peer's DATA and was not taken away."""
-
-    __slots__ = (
-        "body",
-        "buffered",
-        "closed",
-        "headers_sent",
-        "held",
-        "id",
-        "id_bytes",
-        "pending",
-        "receive_window",
-        "remote_closed",
-        "send_window",
-        "trailer",
-    )
-
-    def __init__(self, stream_id: int, send_window: int, receive_window: int) -> None:
-        self.id = stream_id
-        self.id_bytes = stream_id.to_bytes(4, "big")
-        self.send_window = send_window
-        self.receive_window = receive_window
-        self.body: bytes | bytearray | None = None
-        #: How much of `body` counts against the connection's budget for unfinished requests.
-        self.buffered = 0
-        #: Bytes that the windows did not let through yet.
-        self.pending: bytearray | None = None
-        #: Header block that ends the stream once `pending` is empty; b"" ends it with the last
-        #: DATA.
-        self.trailer: bytes | None = None
-        self.headers_sent = False
-        #: Whether the peer's window is kept shut, because nobody reads what has come.
-        self.held = False
-        #: The peer has sent its END_STREAM.
-        self.remote_closed = False
-        #: Nothing more may be sent or will be told.
-        self.closed = False
-
-
-S = TypeVar("S", bound=Stream)
-
-
-class Connection(Generic[S]):
+class Connection(Sending[S]):
     """Base of both halves; see the module."""
 
     def __init__(self, limits: Http2Limits) -> None:
+        super().__init__()
         self.limits = limits
-        self.out: list[bytes] = []
-        self.streams: dict[int, S] = {}
-        self.send_window = frames.DEFAULT_WINDOW
-        self.peer_initial_window = frames.DEFAULT_WINDOW
-        self.peer_max_frame = frames.DEFAULT_FRAME_SIZE
         self.peer_max_streams = MAX_WINDOW
         #: Highest stream id that either side opened.
         self.last_stream_id = 0
@@ -171,13 +120,8 @@ class Connection(Generic[S]):
         #: Stream id, flags and bytes so far while CONTINUATION frames are awaited.
         self._partial_block: tuple[int, int, bytearray] | None = None
         self._decoder = HeaderDecoder(max_list_bytes=limits.header_bytes)
-        #: Streams that wait for the connection's window, in the order in which they began to.
-        self._blocked: dict[int, S] = {}
-        self._table_update = b""
         self._buffered = 0
         self._pings = Bucket(limits.idle_pings, 1.0)
-        #: Whether DATA or HEADERS were sent since the last PING that counted.
-        self._has_spoken = False
         self._settings = Bucket(SETTINGS_BURST, SETTINGS_PER_SECOND)
         self._resets = Bucket(limits.reset_burst, limits.resets_per_second)
         #: Closed before the peer had ended them: frames that were on their way are no error.
@@ -204,10 +148,6 @@ class Connection(Generic[S]):
         """Take note that *stream* is over without an end: reset, or for a fault of the peer's."""
         raise AssertionError
 
-    def _on_drained(self, stream: S) -> None:
-        """Take note that all that *stream* had to send has left."""
-        raise AssertionError
-
     def _on_over_budget(self, stream: S) -> None:
         """Take note that unfinished bodies hold more than they may, *stream*'s the newest piece."""
         raise AssertionError
@@ -217,10 +157,6 @@ class Connection(Generic[S]):
 
     def _on_goaway(self, last_stream_id: int, code: int) -> None:
         """Take note that the peer opens nothing more.  A client may finish what it has begun."""
-
-    def _local_end(self, stream: S) -> None:
-        """Take note that our side of *stream* has ended."""
-        raise AssertionError
 
     # ---- in
 
@@ -401,9 +337,7 @@ class Connection(Generic[S]):
             self.send_window += increment
             if self.send_window > MAX_WINDOW:
                 raise ConnectionDeadError(frames.FLOW_CONTROL_ERROR, "window overflow")
-            while self._blocked and self.send_window > 0:
-                # A frame each, in turn: a long answer must not keep the others waiting.
-                self._pump(next(iter(self._blocked.values())), most=frames.DEFAULT_FRAME_SIZE)
+            self._pump_blocked()
             return
         stream = self.streams.get(stream_id)
         if stream is None:
@@ -533,94 +467,7 @@ class Connection(Generic[S]):
         self.reset(stream, code)
         self._on_gone(stream, code)
 
-    # ---- out; nothing here does anything on a stream that is over
-
-    def send(self, stream: S, payload: bytes) -> None:
-        """Queue *payload* as DATA, as far as the windows allow; the rest waits in
-        `stream.pending`."""
-        if stream.closed or stream.trailer is not None:
-            return
-        length = len(payload)
-        if stream.pending is None:
-            if (
-                length <= stream.send_window
-                and length <= self.send_window
-                and length <= self.peer_max_frame
-            ):
-                stream.send_window -= length
-                self.send_window -= length
-                self._has_spoken = True
-                self.out += (
-                    pack_header(length >> 8, length & 255, DATA, 0, stream.id),
-                    payload,
-                )
-                return
-            stream.pending = bytearray(payload)
-        else:
-            stream.pending += payload
-        self._pump(stream)
-
-    def end(self, stream: S, trailer: bytes) -> None:
-        """End our side: with a header block, or for b"" with END_STREAM on the last DATA."""
-        if stream.closed or stream.trailer is not None:
-            return
-        stream.trailer = trailer
-        if stream.pending is None:
-            self._end_now(stream)
-
-    def _end_now(self, stream: S) -> None:
-        trailer = stream.trailer
-        if trailer:
-            self._headers_out(stream, END_STREAM | END_HEADERS, trailer)
-        else:
-            self.out.append(pack_header(0, 0, DATA, END_STREAM, stream.id))
-        self._local_end(stream)
-
-    def _headers_out(self, stream: S, flags: int, block: bytes) -> None:
-        stream.headers_sent = True
-        if self._table_update:
-            block, self._table_update = self._table_update + block, b""
-        self._has_spoken = True
-        limit = self.peer_max_frame
-        if len(block) <= limit:
-            self.out += (
-                pack_header(len(block) >> 8, len(block) & 255, HEADERS, flags, stream.id),
-                block,
-            )
-            return
-        self.out.append(frames.frame(HEADERS, flags & ~END_HEADERS, stream.id, block[:limit]))
-        for at in range(limit, len(block), limit):
-            last = END_HEADERS if at + limit >= len(block) else 0
-            self.out.append(frames.frame(CONTINUATION, last, stream.id, block[at : at + limit]))
-
-    def _pump(self, stream: S, *, most: int = MAX_WINDOW) -> None:
-        """Send what the windows allow of what is pending, and not more than *most* of it."""
-        self._blocked.pop(stream.id, None)
-        pending = stream.pending
-        if pending is None:
-            return
-        self._has_spoken = True
-        while pending:
-            length = min(
-                len(pending), stream.send_window, self.send_window, self.peer_max_frame, most
-            )
-            if length <= 0:
-                if stream.send_window > 0:  # behind all others that wait for the connection
-                    self._blocked[stream.id] = stream
-                return
-            most -= length
-            stream.send_window -= length
-            self.send_window -= length
-            self.out += (
-                pack_header(length >> 8, length & 255, DATA, 0, stream.id),
-                bytes(pending[:length]),
-            )
-            del pending[:length]
-        stream.pending = None
-        if stream.trailer is not None:
-            self._end_now(stream)
-        else:
-            self._on_drained(stream)
+    # ---- the end of a stream
 
     def reset(self, stream: S, code: int) -> None:
         """End a stream at once, in both directions."""
@@ -644,7 +491,3 @@ class Connection(Generic[S]):
         if len(self._closed_early) > 4096:
             del self._closed_early[next(iter(self._closed_early))]
             self._forgot_early = True
-
-    def ping(self, payload: bytes) -> None:
-        """Ask the peer for a sign of life; `on_ping_ack` tells of it."""
-        self.out.append(frames.frame(PING, 0, 0, payload))

@@ -13,7 +13,8 @@ import attrs
 from replay.rpc import frames
 from replay.rpc.frames import DATA, END_HEADERS, END_STREAM, pack_header
 from replay.rpc.hpack import Field, HeaderBlockError, HeaderListTooLargeError, literal
-from replay.rpc.http2 import Connection, ConnectionDeadError, Http2Limits, Stream
+from replay.rpc.http2 import Connection, ConnectionDeadError, Http2Limits
+from replay.rpc.http2_sending import Stream
 
 #: What a client allows its server.
 CLIENT_LIMITS = Http2Limits(resets_per_second=1e9, reset_burst=10**9, idle_pings=10**9)

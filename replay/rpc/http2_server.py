@@ -18,7 +18,8 @@ from typing import Protocol
 from replay.rpc import frames
 from replay.rpc.frames import END_HEADERS, END_STREAM, HEADERS, pack_header
 from replay.rpc.hpack import Field, HeaderBlockError, HeaderListTooLargeError, literal
-from replay.rpc.http2 import Connection, ConnectionDeadError, Http2Limits, Stream
+from replay.rpc.http2 import Connection, ConnectionDeadError, Http2Limits
+from replay.rpc.http2_sending import Stream
 
 #: `:status: 200` and `content-type: application/grpc`, by static indexes, without the dynamic
 #: table.
