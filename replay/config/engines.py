@@ -87,7 +87,8 @@ class RealisticConfig:
     kv_events_replay: bool = True
     """Whether old batches can be asked for on the replay port."""
     kv_events_buffer_steps: int = 10000
-    """Batches that are kept for those who missed them, on gRPC and on ZMQ."""
+    """Batches that are kept for those who missed them, on gRPC and on ZMQ; fewer of very large
+    ones."""
 
 
 @attrs.frozen(kw_only=True)

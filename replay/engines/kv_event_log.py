@@ -14,6 +14,10 @@ import attrs
 from replay.engines.kv_content import stored_again
 from replay.engines.kv_events import BlocksRemoved, BlocksStored, CacheCleared, KvEvent
 
+#: What is kept of long prompts is bounded by this before it is by the number of batches: with 16
+#: tokens a block takes some 100 bytes, and who is so far behind is better off with a snapshot.
+MOST_BLOCKS_KEPT = 1_048_576
+
 #: A batch with so many blocks of 16 tokens has some 100 kB: far from what a reader takes as one
 #: message.
 BLOCKS_TOLD_AT_ONCE = 1024
@@ -30,12 +34,23 @@ class KvBatch:
     is_withheld: bool = False
     """Whether nobody gets it as it happens, as if it had been lost on its way."""
 
+    @property
+    def blocks(self) -> int:
+        """How many blocks it tells of."""
+        return sum(len(each.hashes) for each in self.events if not isinstance(each, CacheCleared))
+
 
 class KvEventLog:
-    """The last *capacity* batches, and the content that all of them add up to."""
+    """The last *capacity* batches, and the content that all of them add up to.
 
-    def __init__(self, capacity: int) -> None:
-        self._batches: deque[KvBatch] = deque(maxlen=capacity)
+    Of batches that together tell of more than *most_blocks* the oldest go before.
+    """
+
+    def __init__(self, capacity: int, most_blocks: int = MOST_BLOCKS_KEPT) -> None:
+        self._batches: deque[KvBatch] = deque()
+        self._capacity = capacity
+        self._most_blocks = most_blocks
+        self._blocks = 0
         self._next_event_id = 1
         #: How many of the next batches are kept from those who listen.
         self.to_withhold = 0
@@ -84,6 +99,7 @@ class KvEventLog:
         Readers forget what they knew; so what the cache holds is told again, and nothing before.
         """
         self._batches.clear()
+        self._blocks = 0
         self.last = 0
         self.generation += 1
         self.to_withhold = 0
@@ -114,4 +130,9 @@ class KvEventLog:
         self.to_withhold -= withheld
         batch = KvBatch(self.last, self._next_event_id, unix_seconds, events, withheld)
         self._batches.append(batch)
+        self._blocks += batch.blocks
+        while len(self._batches) > self._capacity or (
+            self._blocks > self._most_blocks and len(self._batches) > 1
+        ):
+            self._blocks -= self._batches.popleft().blocks
         self._next_event_id += len(events)

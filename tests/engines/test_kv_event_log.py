@@ -34,6 +34,21 @@ def test_only_the_last_batches_are_kept() -> None:
     assert numbers(log, 99) == []
 
 
+def test_batches_with_many_blocks_go_before_their_number_is_reached() -> None:
+    log = KvEventLog(9, most_blocks=4)
+    for number in range(0, 8, 2):
+        log.append([stored(number, number + 1), CacheCleared()], 0.0)
+    assert numbers(log, 0) == [3, 4]
+    log.append([stored(*range(9))], 0.0)
+    assert numbers(log, 0) == [5], "the last one stays, whatever it has"
+    log.append([stored(90)], 0.0)
+    assert numbers(log, 0) == [6]
+    log.append([CacheCleared()], 0.0)
+    log.restart(0.0)
+    log.append([stored(91, 92, 93, 94)], 0.0)
+    assert numbers(log, 0) == [1, 2], "a restart forgets what there was"
+
+
 def test_the_content_is_what_all_batches_add_up_to() -> None:
     log = KvEventLog(1)
     first, second = stored(1, 2), stored(3, parent=2)
