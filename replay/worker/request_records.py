@@ -11,6 +11,9 @@ import attrs
 #: Records that are kept, of all workers together: some megabytes.
 RECORDS_KEPT = 16_384
 
+#: Characters of an id that are kept: it is the client's, and could be as long as a message.
+LONGEST_ID = 1024
+
 
 @attrs.frozen
 class CachedAtArrival:
@@ -76,7 +79,7 @@ class RequestRecords:
         record = RequestRecord(
             number=self._count,
             worker=worker,
-            request_id=request_id,
+            request_id=request_id[:LONGEST_ID],
             arrival_unix_ns=arrival_unix_ns,
             stream=stream,
             choices=choices,
@@ -94,6 +97,7 @@ class RequestRecords:
         limit: int | None = None,
     ) -> Iterator[RequestRecord]:
         """Yield records with numbers above *after*, the oldest first, at most *limit*."""
+        wanted = None if request_id is None else request_id[:LONGEST_ID]
         found = 0
         for record in list(self._records):
             if found == limit:
@@ -101,7 +105,7 @@ class RequestRecords:
             if (
                 record.number > after
                 and worker in (None, record.worker)
-                and request_id in (None, record.request_id)
+                and wanted in (None, record.request_id)
             ):
                 found += 1
                 yield record

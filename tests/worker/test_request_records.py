@@ -1,4 +1,4 @@
-from replay.worker.request_records import RequestRecord, RequestRecords
+from replay.worker.request_records import LONGEST_ID, RequestRecord, RequestRecords
 
 
 def begin(records: RequestRecords, worker: int = 0, request_id: str = "r") -> RequestRecord:
@@ -46,3 +46,10 @@ def test_the_records_of_one_worker_can_be_forgotten() -> None:
     assert numbers(records) == [4, 5, 6]
     records.forget()
     assert numbers(records) == []
+
+
+def test_of_an_endless_id_the_beginning_is_kept_and_found() -> None:
+    records = RequestRecords(9)
+    record = begin(records, request_id="a" * 10**6)
+    assert len(record.request_id) == LONGEST_ID
+    assert numbers(records, request_id="a" * 10**6) == [1]
