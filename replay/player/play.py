@@ -8,6 +8,7 @@ ends, each request that was read has exactly one result.
 """
 
 from array import array
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -112,6 +113,7 @@ class Player:
             on_failure=settings.on_failure, speed=settings.speed, max_gap_ns=settings.max_gap_ns
         )
         self._dispatcher = Dispatcher(settings.concurrency)
+        self._starting: deque[Start] = deque()
         self._ready: dict[int, tuple[Packed, tuple[str, ...]]] = {}
         self._histories: dict[str, list[Mapping[str, Any]]] = {}
         self._news = trio.Event()
@@ -182,11 +184,10 @@ class Player:
         """Start requests at their moments until all have ended."""
         while True:
             now_ns = clock.now_ns()
-            has_started = False
             while (start := self._dispatcher.take(now_ns)) is not None:
-                self._requests.start_soon(self._play_one, start, clock)
-                has_started = True
-            if has_started:
+                self._starting.append(start)
+                self._requests.start_soon(self._play_next, clock)
+            if self._starting:
                 # What has started is sent before more is prepared.
                 await trio.lowlevel.checkpoint()
                 continue
@@ -246,6 +247,10 @@ class Player:
             history=history,
         )
         return self._target.pack(sent), sent.filled
+
+    async def _play_next(self, clock: Clock) -> None:
+        # Tasks that start together run in any order; requests leave in that of the source.
+        await self._play_one(self._starting.popleft(), clock)
 
     async def _play_one(self, start: Start, clock: Clock) -> None:
         """Send one request, and report what came of it whatever ends it."""

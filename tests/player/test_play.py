@@ -111,6 +111,14 @@ async def test_requests_leave_at_their_deadlines(autojump_clock: MockClock) -> N
     assert (run.end.reason, run.end.seconds) == ("done", 2.0)
 
 
+async def test_what_is_due_at_one_moment_leaves_in_the_order_of_the_source(
+    autojump_clock: MockClock,
+) -> None:
+    target = FakeTarget()
+    await played(target, original(arrival(at, offset_ns=at // 50 * SECOND) for at in range(200)))
+    assert target.ids == [f"r{at}" for at in range(200)]
+
+
 async def test_what_is_due_at_once_is_made_ready_before_the_run_begins() -> None:
     """On a real clock: preparing a prompt of four million tokens takes longer than a moment."""
     prompts = [LengthPrompt(length=4 << 20, own=1), LengthPrompt(length=4, own=2)]
