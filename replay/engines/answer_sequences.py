@@ -16,7 +16,7 @@ from replay.engines.scheduler import KvSequence
 class AnswerStream:
     """One request that is being answered."""
 
-    __slots__ = ("answer", "ended", "error", "is_closed", "is_started", "sequences", "unfinished")
+    __slots__ = ("answer", "ended", "error", "is_started", "sequences", "unfinished")
 
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
@@ -24,16 +24,37 @@ class AnswerStream:
         self.unfinished = 0
         #: Whether anything was written.
         self.is_started = False
-        #: Whether its request is gone.
-        self.is_closed = False
         self.ended = trio.Event()
         self.error: Exception | None = None
+
+    def close(self) -> None:
+        """Write nothing more: the request is gone."""
+        for sequence in self.sequences:
+            sequence.answer = None
+
+    def start(self, cached_tokens: int) -> None:
+        """Say how much was cached, once."""
+        if not self.is_started:
+            self.is_started = True
+            self.answer.set_cached_tokens(cached_tokens)
+
+    def finish_one(self) -> None:
+        """Take note of the end of a choice."""
+        self.unfinished -= 1
+        if not self.unfinished:
+            self.ended.set()
+
+    def fail(self, error: Exception) -> None:
+        """End with *error*."""
+        self.error = error
+        self.close()
+        self.ended.set()
 
 
 class AnswerSequence(KvSequence):
     """One choice of a request."""
 
-    __slots__ = ("choice", "index", "stream")
+    __slots__ = ("answer", "choice", "index", "stream")
 
     def __init__(
         self,
@@ -49,6 +70,8 @@ class AnswerSequence(KvSequence):
         steps = len(choice.ids) + (trims and choice.matched is not None)
         super().__init__(prompt, choice.ids, steps, hashes)
         self.stream = stream
+        #: The stream's; None once nothing more is to be written.
+        self.answer: Answer | None = stream.answer
         self.index = index
         self.choice = choice
         stream.sequences.append(self)
@@ -56,34 +79,28 @@ class AnswerSequence(KvSequence):
 
     def write(self, first: int, last: int) -> int:
         """Hand on what was generated; return how many tokens a client sees of it."""
-        stream = self.stream
-        if stream.is_closed:
+        answer = self.answer
+        if answer is None:
             return 0
         ids = self.says[first:last]
         try:
-            if not stream.is_started:
-                stream.is_started = True
-                stream.answer.set_cached_tokens(self.cached_tokens or 0)
+            if not first:
+                self.stream.start(self.cached_tokens or 0)
             if ids:
-                stream.answer.tokens(ids, self.index)
+                answer.tokens(ids, self.index)
             if last == self.steps:
-                self._finish()
+                self._finish(answer)
         except Exception as error:  # belongs to one request; the others go on
-            stream.error = error
-            stream.is_closed = True
-            stream.ended.set()
+            self.stream.fail(error)
             return 0
         return len(ids)
 
-    def _finish(self) -> None:
-        stream = self.stream
-        stream.answer.finish(
+    def _finish(self, answer: Answer) -> None:
+        answer.finish(
             self.choice.reason,
             self.index,
             matched=self.choice.matched,
             spec_accepted=self.draft_accepted,
             spec_draft=self.drafted,
         )
-        stream.unfinished -= 1
-        if not stream.unfinished:
-            stream.ended.set()
+        self.stream.finish_one()

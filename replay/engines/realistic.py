@@ -257,7 +257,7 @@ class RealisticEngine:
         self._tell_load()
 
     def _withdraw(self, stream: AnswerStream) -> None:
-        stream.is_closed = True
+        stream.close()
         if stream.sequences:
             for sequence in stream.sequences:
                 self._scheduler.cancel(sequence)

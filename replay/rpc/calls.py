@@ -128,6 +128,15 @@ class Call:
         """Whether the client still waits for something."""
         return not (self.finished or self.stream.closed or self.ending is not None)
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether it is open and what is written now has nothing before it that waits for the
+        client: it is not full either."""
+        stream = self.stream
+        return stream.pending is None and not (
+            self.finished or stream.closed or self.ending is not None or self._channel.is_clogged
+        )
+
     def respond(self, metadata: Iterable[Field] = ()) -> None:
         """Send the initial headers now rather than with the first message."""
         self._channel.respond(self.stream, metadata)

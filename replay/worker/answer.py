@@ -44,13 +44,13 @@ class Observer(Protocol):
 class _Choice:
     """What one choice has so far."""
 
-    __slots__ = ("finished", "ids", "sent", "shape")
+    __slots__ = ("finished", "ids", "shape", "unsent")
 
     def __init__(self, shape: ChoiceShape) -> None:
         self.shape = shape
         self.ids: list[int] = []
-        #: How many ids have left in chunks.
-        self.sent = 0
+        #: How many of the ids wait for room.
+        self.unsent = 0
         self.finished = False
 
 
@@ -84,7 +84,7 @@ class GenerateAnswer:
         self._generation = generation
         self._model = model
         self._cut = cut
-        self._observers = observers
+        self._observers = tuple(observers)
         self._cached_tokens = 0
         self._choices: list[_Choice] | None = None
         self._open_choices = generation.choices
@@ -107,7 +107,8 @@ class GenerateAnswer:
     def tokens(self, ids: Sequence[int], index: int = 0) -> None:
         """Put the next tokens of choice *index*."""
         call = self._call
-        if not ids or not call.is_open:
+        is_ready = call.is_ready
+        if not ids or not (is_ready or call.is_open):
             return
         choice = (self._choices or self._open_all())[index]
         if choice.finished:
@@ -115,14 +116,17 @@ class GenerateAnswer:
         choice.ids += ids
         for observer in self._observers:
             observer.observe(ids, index)
-        if not self.streams or self._held:
+        if not self.streams:
+            return
+        if is_ready and len(ids) == 1 and not (self._held or self._with_logprobs):
+            # The path of every token of a paced stream.
+            call.write_open(token_message(choice.shape, ids[0], len(choice.ids)))
+            return
+        choice.unsent += len(ids)
+        if self._held:
             return
         if call.is_full:
             self._hold()
-        elif len(ids) == 1 and not self._with_logprobs and choice.sent == len(choice.ids) - 1:
-            # The path of every token of a paced stream.
-            choice.sent += 1
-            call.write_open(token_message(choice.shape, ids[0], choice.sent))
         else:
             self._send_chunk(choice)
 
@@ -202,7 +206,6 @@ class GenerateAnswer:
         if index < self._generation.choices:  # what else another engine says passes all the same
             choice = self._choice(index)
             choice.ids += ids
-            choice.sent = len(choice.ids)
         for observer in self._observers:
             observer.observe(ids, index)
 
@@ -278,7 +281,7 @@ class GenerateAnswer:
     def _send_chunk(self, choice: _Choice) -> None:
         """Send what has not been sent yet."""
         ids = choice.ids
-        sent, choice.sent = choice.sent, len(ids)
+        sent, choice.unsent = len(ids) - choice.unsent, 0
         fresh = ids[sent:] if sent else ids
         logprobs = self._logprobs(fresh, sent) if self._with_logprobs else None
         self._call.write(chunk_message(choice.shape, fresh, len(ids), logprobs))
@@ -293,7 +296,7 @@ class GenerateAnswer:
     def _release(self) -> None:
         self._held = False
         for choice in self._choices or ():
-            if choice.sent < len(choice.ids) and not choice.finished:
+            if choice.unsent and not choice.finished:
                 if self._call.is_full:
                     self._hold()
                     return
@@ -317,7 +320,7 @@ class GenerateAnswer:
         self._open_choices -= 1
         for observer in self._observers:
             observer.observe((), index, observed)
-        if self.streams and choice.sent < len(choice.ids):
+        if choice.unsent:
             # What was held leaves with the end: it is no more than the end itself repeats.
             self._send_chunk(choice)
         logprobs = self._logprobs(choice.ids, 0) if self._with_logprobs else None
