@@ -156,13 +156,19 @@ FAILURES: dict[str, tuple[Callable[[Path, int], Any], type[Exception]]] = {
 
 def holdings() -> tuple[int, int, int, set[str]]:
     """Return the tasks, descriptors, threads of ZeroMQ and process-wide metrics of this process."""
-    threads = Path("/proc/self/task").iterdir()
     return (
         trio.lowlevel.current_statistics().tasks_living,
         len(os.listdir("/proc/self/fd")),
-        sum("ZMQ" in (thread / "comm").read_text() for thread in threads),
+        sum(map(_is_of_zeromq, Path("/proc/self/task").iterdir())),
         {family.name for family in prometheus_client.REGISTRY.collect()},
     )
+
+
+def _is_of_zeromq(thread: Path) -> bool:
+    try:
+        return "ZMQ" in (thread / "comm").read_text()
+    except (FileNotFoundError, ProcessLookupError):  # it ended while we looked
+        return False
 
 
 @pytest.mark.parametrize("what", FAILURES)
