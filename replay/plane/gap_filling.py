@@ -76,15 +76,15 @@ async def fill_gaps(
     that the rest of it cannot be had.  A gap takes at most `FILL_SECONDS`, *deliver* included.
     """
     async for gap in gaps:
-        # A socket for each gap: what a slow service still sends for the last one goes nowhere.
-        with open_dealer(context, curve=curve) as socket:
-            try:
+        try:
+            # A socket for each gap: what a slow service still sends for the last one goes nowhere.
+            with open_dealer(context, curve=curve) as socket:
                 socket.connect(endpoint)
-            except zmq.ZMQError as error:  # the endpoint is what a status record says
-                log.warning("gaps cannot be filled", endpoint=endpoint, error=str(error))
-            else:
                 with trio.move_on_after(FILL_SECONDS):
                     await _fill(socket, gap, deliver)
+        except zmq.ZMQError as error:
+            # The endpoint is what a status record says; or no descriptor is left.
+            log.warning("gaps cannot be filled", endpoint=endpoint, error=str(error))
         await settle(gap)
 
 

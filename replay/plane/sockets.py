@@ -27,6 +27,8 @@ RECEIVE_HIGH_WATER_MARK = 10_000
 SHORTEST_LINGER_SECONDS = 0.1
 #: A publisher's host that vanished without a word is noticed after about a minute.
 _KEEPALIVE_IDLE_SECONDS, _KEEPALIVE_INTERVAL_SECONDS, _KEEPALIVE_PROBES = 30, 10, 3
+#: A reader takes three for each publisher, and ZeroMQ's own limit of 1,023 would be 341 of them.
+_MOST_SOCKETS = 16384
 _MORE = zmq.SNDMORE | zmq.DONTWAIT
 #: A reader may start before its publisher; it should not hammer a port that nobody listens on.
 _RECONNECT_MS, _SLOWEST_RECONNECT_MS = 100, 1000
@@ -41,6 +43,7 @@ async def open_context(*, term_seconds: float) -> AsyncIterator[zmq.Context[zmq.
     that outlasts its deadline is left to that thread and logged.
     """
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    context.set(zmq.MAX_SOCKETS, _MOST_SOCKETS)
     try:
         yield context
     finally:

@@ -162,11 +162,20 @@ class _Receiver:
 
     async def run(self, context: zmq.Context[zmq.Socket[bytes]], curve: ClientKeys | None) -> None:
         """Receive until the publisher has left."""
-        with open_sub(context, self._frame_0, curve=curve) as socket:
+        try:
+            socket = open_sub(context, self._frame_0, curve=curve)
+        except zmq.ZMQError as error:
+            self._give_up(error)
+            return
+        with socket:
             # The default name has the socket's descriptor in it, which the next socket may get
             # while ZeroMQ is still closing this one.
             name = f"inproc://connection-{secrets.token_hex(8)}"
-            monitor = socket.get_monitor_socket(_MONITORED, name)
+            try:
+                monitor = socket.get_monitor_socket(_MONITORED, name)
+            except zmq.ZMQError as error:
+                self._give_up(error)
+                return
             try:
                 socket.connect(self.link.remote.endpoint)
             except zmq.ZMQError as error:
@@ -175,6 +184,13 @@ class _Receiver:
                 watching.start_soon(self._watch_connection, monitor)
                 await self._receive(socket)
                 watching.cancel_scope.cancel()
+        self.link.is_over = True
+
+    def _give_up(self, error: zmq.ZMQError) -> None:
+        # Too many publishers for the descriptors that are left: those that are read go on.
+        log.warning(
+            "a publisher cannot be read", endpoint=self.link.remote.endpoint, error=str(error)
+        )
         self.link.is_over = True
 
     async def _receive(self, socket: zmq.Socket[bytes]) -> None:

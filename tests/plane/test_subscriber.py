@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import zmq
 
 from replay.plane import discovery, subscriber
 from replay.plane.codec import MessageEncoder
@@ -225,6 +226,27 @@ async def test_a_publisher_that_never_answered_is_let_go(context: Context) -> No
         given.set()
         await eventually(lambda: all(link.is_over for link in reader.links))
         running.cancel_scope.cancel()
+
+
+async def test_a_publisher_for_which_no_socket_is_left_does_not_end_the_others(
+    context: Context,
+) -> None:
+    """A socket to read from, and two to watch its connection: four are enough for one publisher."""
+    reader = Collector()
+    few: Context = zmq.Context()
+    few.set(zmq.MAX_SOCKETS, 4)
+    with XPub(context) as one, XPub(context, publisher_id=8) as two:
+        async with trio.open_nursery() as running:
+            remotes = fixed_remotes([one.endpoint, two.endpoint])
+            running.start_soon(run_subscription, few, "shadow", remotes, reader)
+            await eventually(lambda: [link.is_over for link in reader.links].count(True) == 1)
+            read = next(link for link in reader.links if not link.is_over).remote.endpoint
+            pub = one if read == one.endpoint else two
+            await pub.next_subscription()
+            pub.send(0, b"record")
+            await reader.until(lambda it: it.sequences == [0])
+            running.cancel_scope.cancel()
+    few.term()
 
 
 async def test_a_link_knows_when_it_is_connected_and_when_nothing_is_waiting(
