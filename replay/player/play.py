@@ -273,7 +273,7 @@ class Player:
                     observation = log.failed(clock.now_ns(), error.label)
             if leaving.cancelled_caught:
                 observation = log.cancelled(clock.now_ns())
-        except trio.Cancelled:
+        except BaseException:  # a cancellation above all, which a nursery gives in a group
             self._ended(arrival, log.cancelled(clock.now_ns(), reason="the run ended"), clock)
             raise
         self._ended(arrival, observation, clock)

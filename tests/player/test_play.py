@@ -11,6 +11,7 @@ import trio
 from targets import FakeTarget
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from replay.player.answer_log import AnswerLog
 from replay.player.arrival import (
     Arrival,
     BlockPrompt,
@@ -21,10 +22,11 @@ from replay.player.arrival import (
 )
 from replay.player.feed import AHEAD, ReadAhead
 from replay.player.observation import Observation, Outcome
-from replay.player.outgoing import Fill, Speaks
+from replay.player.outgoing import Fill, Outgoing, Speaks
 from replay.player.play import Player, PlaySettings, RunEnd
 from replay.player.schedule import Planned, constant, original, unpaced
 from replay.player.sessions import OnFailure
+from replay.player.targets import Clock, Packed
 from replay.player.traces.fault import TraceError
 
 MS = 1_000_000
@@ -281,6 +283,32 @@ async def test_a_second_stop_ends_at_once_and_still_reports_everything(
         run = await played(FakeTarget(100.0), original(rows), quit_after=quit_after)
         assert sum(run.outcomes().values()) == 10
         assert run.end.reason == "stopped"
+
+
+@attrs.define
+class TargetWithANursery(FakeTarget):
+    """Waits in a nursery, as connecting to a name does: a cancellation leaves it in a group."""
+
+    def pack(self, outgoing: Outgoing) -> Packed:
+        return _WaitsInANursery(super().pack(outgoing))
+
+
+@attrs.frozen
+class _WaitsInANursery:
+    packed: Packed
+
+    async def send(self, log: AnswerLog, clock: Clock) -> None:
+        async with trio.open_nursery() as connecting:
+            connecting.start_soon(trio.sleep_forever)
+            await self.packed.send(log, clock)
+
+
+async def test_what_is_cancelled_inside_of_a_nursery_is_reported_too(
+    autojump_clock: MockClock,
+) -> None:
+    rows = [arrival(at) for at in range(10)]
+    run = await played(TargetWithANursery(100.0), original(rows), quit_after=1.0)
+    assert run.outcomes() == {"cancelled": 10}
 
 
 async def test_a_run_ends_on_time_during_a_long_pause(autojump_clock: MockClock) -> None:
