@@ -17,6 +17,7 @@ from replay.plane.record_writer import RecordFileWriter
 from replay.plane.replay_buffer import ReplayBuffer
 from replay.plane.sinks import PlaneSink, SinkError
 from replay.plane.sockets import (
+    LONGEST_SUBSCRIPTION,
     Bound,
     bind_pub,
     bind_router,
@@ -63,6 +64,24 @@ async def test_a_high_water_mark_below_one_is_refused(context: Context, mark: in
     """Rule 55; 0 would mean unlimited."""
     with pytest.raises(ValueError, match="at least 1"):
         bind_pub(context, "127.0.0.1", None, high_water_mark=mark)
+
+
+async def test_a_subscription_longer_than_any_topic_ends_its_connection(context: Context) -> None:
+    """Nobody else is touched, and what is sent may be as long as it likes."""
+    pub = bind_pub(context, "127.0.0.1", None, high_water_mark=10)
+    with await subscribed(pub) as reader, context.socket(zmq.XSUB) as stranger:
+        stranger.linger = 0
+        stranger.reconnect_ivl = -1
+        with stranger.get_monitor_socket(zmq.Event.DISCONNECTED) as monitor:
+            stranger.connect(f"tcp://127.0.0.1:{pub.port}")
+            stranger.send(b"\x01" + bytes(LONGEST_SUBSCRIPTION))
+            with trio.fail_after(5):
+                await receive_frames(monitor)
+        pub.socket.send_multipart([b"shadow", bytes(1 << 20)])
+        with trio.fail_after(5):
+            assert len((await receive_frames(reader))[1]) == 1 << 20
+        stranger.disable_monitor()
+    close_after_linger(pub.socket, 0)
 
 
 async def test_the_high_water_mark_is_the_one_that_was_asked_for(context: Context) -> None:
