@@ -84,8 +84,8 @@ def bind_pub(
         raise ValueError(f"a high-water mark is at least 1, not {high_water_mark}")
     socket = context.socket(zmq.PUB)
     socket.sndhwm = high_water_mark
-    # ZeroMQ keeps 46 bytes for each byte of a subscription: one of 20 MB took 915 MB of a publisher.
-    # A longer one ends its connection.
+    # ZeroMQ keeps 46 bytes for each byte of a subscription: one of 20 MB took 915 MB of a
+    # publisher.  A longer one ends its connection.
     socket.maxmsgsize = LONGEST_SUBSCRIPTION
     return _bind(socket, host, port, curve)
 
