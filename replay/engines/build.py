@@ -7,6 +7,7 @@ from replay.config.engines import CannedConfig, EngineConfig, RealisticConfig, U
 from replay.config.model import WorkerConfig
 from replay.engines.base import Engine, Model
 from replay.engines.canned import CannedEngine
+from replay.engines.engine_layer import EngineLayer
 from replay.engines.realistic import RealisticEngine
 from replay.engines.script import ScriptEngine
 from replay.engines.script_book import ScriptBook
@@ -52,14 +53,14 @@ def put_script_over(engines: Sequence[Engine], book: ScriptBook, *, strict: bool
 
 def simulator_of(engine: Engine) -> RealisticEngine | None:
     """Return the realistic engine that *engine* is or lies over, if there is one."""
-    if isinstance(engine, ScriptEngine):
+    if isinstance(engine, EngineLayer):
         return simulator_of(engine.below)
     return engine if isinstance(engine, RealisticEngine) else None
 
 
 def kind_of(engine: Engine) -> str:
     """Return what the configuration calls the kind of *engine*; `other` for an engine of others."""
-    if isinstance(engine, ScriptEngine):
+    if isinstance(engine, EngineLayer):
         return kind_of(engine.below)
     kinds = {
         CannedEngine: CannedConfig.kind,

@@ -15,50 +15,30 @@ from purerpc.grpclib.status import Status, StatusCode
 
 from replay._proto import tokenspeed_scheduler_pb2 as pb
 from replay.engines.base import Answer, Engine, Generation, Loads, Model
-from replay.engines.own_abort import AbortMethod, abort_below
+from replay.engines.engine_layer import EngineLayer
+from replay.engines.own_abort import with_own_aborts
 from replay.engines.sampling import output_logprobs
 from replay.engines.script_book import ScriptBook, Step, plan_steps
 from replay.engines.script_file import ScriptedChoice
-from replay.rpc.calls import Call
 from replay.worker.in_flight import InFlight
 
 
-class ScriptEngine:
-    """Answers from *book* what it has an answer for, and lets *engine* answer the rest.
+class ScriptEngine(EngineLayer):
+    """Answers from *book* what it has an answer for, and lets *below* answer the rest.
 
     With *strict* the rest gets NOT_FOUND.
     """
 
-    def __init__(self, engine: Engine, book: ScriptBook, *, strict: bool = False) -> None:
-        self._engine = engine
+    def __init__(self, below: Engine, book: ScriptBook, *, strict: bool = False) -> None:
+        super().__init__(below)
         self._book = book
         self._strict = strict
         self._playing: InFlight[trio.CancelScope] = InFlight()
 
     @property
-    def below(self) -> Engine:
-        """The engine below the script."""
-        return self._engine
-
-    # ---- replay.engines.base.Engine
-
-    @property
-    def model(self) -> Model:
-        """The model of the engine below."""
-        return self._engine.model
-
-    @property
     def sends_headers(self) -> bool:
         """True: an answer that is an error from the start has none, as a refusal has none."""
         return True
-
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Run the engine below."""
-        await self._engine.run(task_status=task_status)
-
-    def check(self, request: pb.GenerateRequest) -> str | None:
-        """Return what the engine below finds wrong with *request*."""
-        return self._engine.check(request)
 
     async def generate(self, generation: Generation, answer: Answer) -> None:
         """Answer one request; raises the status that the script says, or the engine's."""
@@ -69,28 +49,20 @@ class ScriptEngine:
         elif self._strict:
             raise NotFoundError("the script has no answer for this request")
         else:
-            if not self._engine.sends_headers:
+            if not self.below.sends_headers:
                 answer.respond()
-            await self._engine.generate(generation, answer)
+            await self.below.generate(generation, answer)
 
     def loads(self) -> Loads:
         """Return what the engine below holds; a scripted request is a running one."""
-        loads = self._engine.loads()
+        loads = self.below.loads()
         return attrs.evolve(loads, running=loads.running + len(self._playing))
 
     def methods(self) -> Mapping[str, Any]:
-        """Return the methods of the engine below."""
-        methods = dict(self._engine.methods())
-        below = methods.get("Abort")
-        if below is not None:
+        """Return the methods of the engine below; its Abort ends what is scripted, too."""
+        return with_own_aborts(self.below.methods(), self._end)
 
-            async def abort(message: pb.AbortRequest, request: Call) -> pb.AbortResponse:
-                return await self._abort(below, message, request)
-
-            methods["Abort"] = abort
-        return methods
-
-    # ---- an engine that aborts by itself does not know of what is scripted
+    # ---- inside
 
     @contextmanager
     def _abortable(self, generation: Generation, answer: Answer) -> Iterator[None]:
@@ -105,13 +77,11 @@ class ScriptEngine:
             for index in range(generation.choices):
                 answer.finish("abort", index)
 
-    async def _abort(
-        self, below: AbortMethod, message: pb.AbortRequest, request: Call
-    ) -> pb.AbortResponse:
-        playing = self._playing.find(message.request_id)
+    def _end(self, request_id: str) -> int:
+        playing = self._playing.find(request_id)
         for scope in playing:
             scope.cancel()
-        return await abort_below(below, message, request, ended=len(playing))
+        return len(playing)
 
 
 # ---- playing

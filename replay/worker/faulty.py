@@ -14,11 +14,10 @@ import trio
 from purerpc.grpclib.exceptions import RpcFailedError, raise_status
 from purerpc.grpclib.status import Status, StatusCode
 
-from replay._proto import tokenspeed_scheduler_pb2 as pb
-from replay.engines.base import Answer, Engine, Generation, Loads, Model
-from replay.engines.own_abort import AbortMethod, abort_below
+from replay.engines.base import Answer, Engine, Generation, Loads
+from replay.engines.engine_layer import EngineLayer
+from replay.engines.own_abort import with_own_aborts
 from replay.engines.realistic import RealisticEngine
-from replay.rpc.calls import Call
 from replay.worker.faults import Admission, Aim, Failing, FaultRules, Stalling
 from replay.worker.gated_answer import GatedAnswer
 from replay.worker.in_flight import InFlight
@@ -50,15 +49,15 @@ class _Request:
         await self.gate.emptied()
 
 
-class FaultyEngine:
-    """Answers as *engine* does, with faults; implements `replay.engines.base.Engine`.
+class FaultyEngine(EngineLayer):
+    """Answers as the engine *below* does, with faults.
 
     *simulator* is the realistic engine at the bottom, if there is one: a pause stops its passes,
     and what is held here counts in the load that it tells.
     """
 
-    def __init__(self, engine: Engine, simulator: RealisticEngine | None = None) -> None:
-        self._engine = engine
+    def __init__(self, below: Engine, simulator: RealisticEngine | None = None) -> None:
+        super().__init__(below)
         self._simulator = simulator
         self._requests: InFlight[_Request] = InFlight()
         self._here: dict[_Request, None] = {}
@@ -116,29 +115,16 @@ class FaultyEngine:
     # ---- replay.engines.base.Engine
 
     @property
-    def model(self) -> Model:
-        """The model of the engine below."""
-        return self._engine.model
-
-    @property
     def sends_headers(self) -> bool:
         """True: a request that fails at once has none, which is how a gateway knows to retry."""
         return True
-
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Run the engine below."""
-        await self._engine.run(task_status=task_status)
-
-    def check(self, request: pb.GenerateRequest) -> str | None:
-        """Return what the engine below finds wrong with *request*."""
-        return self._engine.check(request)
 
     async def generate(self, generation: Generation, answer: Answer) -> None:
         """Answer one request; raises the status that was asked for, or the engine's."""
         now = trio.current_time()
         failing, stalling = self.rules.hits(now)
         fails_at_once = failing is not None and failing.after_tokens == 0
-        if not fails_at_once and not self._engine.sends_headers:
+        if not fails_at_once and not self.below.sends_headers:
             answer.respond()
         scope = trio.CancelScope()
         gate = GatedAnswer(
@@ -166,7 +152,7 @@ class FaultyEngine:
                 gate.has_failed = True
             else:
                 try:
-                    await self._engine.generate(generation, gate)
+                    await self.below.generate(generation, gate)
                 except RpcFailedError:
                     await request.let_out()  # the status comes behind what was said before it
                     raise
@@ -183,7 +169,7 @@ class FaultyEngine:
 
         Nobody knows yet what of a request that waits here is cached: its whole prompt counts.
         """
-        loads = self._engine.loads()
+        loads = self.below.loads()
         waiting = [each for each in self._here if each.is_waiting]
         return attrs.evolve(
             loads,
@@ -194,16 +180,8 @@ class FaultyEngine:
         )
 
     def methods(self) -> Mapping[str, Any]:
-        """Return the methods of the engine below."""
-        methods = dict(self._engine.methods())
-        below = methods.get("Abort")
-        if below is not None:
-
-            async def abort(message: pb.AbortRequest, request: Call) -> pb.AbortResponse:
-                return await self._abort(below, message, request)
-
-            methods["Abort"] = abort
-        return methods
+        """Return the methods of the engine below; its Abort ends what is held here, too."""
+        return with_own_aborts(self.below.methods(), self._end_held)
 
     # ---- inside
 
@@ -242,11 +220,8 @@ class FaultyEngine:
         if self._simulator is not None:
             self._simulator.kv_events.tell()
 
-    async def _abort(
-        self, below: AbortMethod, message: pb.AbortRequest, request: Call
-    ) -> pb.AbortResponse:
-        """End what is held here, which an engine with an Abort of its own does not know to end."""
-        held = [each for each in self._requests.find(message.request_id) if each.is_held]
+    def _end_held(self, request_id: str) -> int:
+        held = [each for each in self._requests.find(request_id) if each.is_held]
         for each in held:
             each.scope.cancel()
-        return await abort_below(below, message, request, ended=len(held))
+        return len(held)

@@ -2,50 +2,29 @@
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import trio
 from purerpc.grpclib.exceptions import RpcFailedError
 
 from replay._proto import tokenspeed_scheduler_pb2 as pb
-from replay.engines.base import Answer, Engine, Generation, Loads, Model
+from replay.engines.base import Answer, Engine, Generation
+from replay.engines.engine_layer import EngineLayer
 from replay.worker.answer_layer import AnswerLayer
 from replay.worker.cache_oracle import CacheOracle
 from replay.worker.request_records import RequestRecord, RequestRecords
 
 
-class RecordedEngine:
-    """Answers as *engine* does, and keeps a record of each request of *worker*.
-
-    Implements `replay.engines.base.Engine`.
-    """
+class RecordedEngine(EngineLayer):
+    """Answers as the engine *below* does, and keeps a record of each request of *worker*."""
 
     def __init__(
-        self, engine: Engine, worker: int, *, records: RequestRecords, oracle: CacheOracle
+        self, below: Engine, worker: int, *, records: RequestRecords, oracle: CacheOracle
     ) -> None:
-        self._engine = engine
+        super().__init__(below)
         self._worker = worker
         self._records = records
         self._oracle = oracle
-
-    @property
-    def model(self) -> Model:
-        """The model of the engine below."""
-        return self._engine.model
-
-    @property
-    def sends_headers(self) -> bool:
-        """As the engine below."""
-        return self._engine.sends_headers
-
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Run the engine below."""
-        await self._engine.run(task_status=task_status)
-
-    def check(self, request: pb.GenerateRequest) -> str | None:
-        """Return what the engine below finds wrong with *request*."""
-        return self._engine.check(request)
 
     async def generate(self, generation: Generation, answer: Answer) -> None:
         """Answer one request; raises what the engine below raises."""
@@ -62,7 +41,7 @@ class RecordedEngine:
         try:
             record.cached_at_arrival = await self._oracle.look_up(generation, self._worker)
             watched = _WatchedAnswer(answer, record, generation.arrival)
-            await self._engine.generate(generation, watched)
+            await self.below.generate(generation, watched)
             # An engine that aborts by itself ends well, and so does a script that says so.
             outcome = "CANCELLED" if "abort" in record.finish_reasons else "OK"
         except RpcFailedError as error:
@@ -74,14 +53,6 @@ class RecordedEngine:
         finally:
             record.outcome = outcome
             record.duration_ms = _ms_since(generation.arrival)
-
-    def loads(self) -> Loads:
-        """Return what the engine below holds."""
-        return self._engine.loads()
-
-    def methods(self) -> Mapping[str, Any]:
-        """Return the methods of the engine below."""
-        return self._engine.methods()
 
 
 class _WatchedAnswer(AnswerLayer):
