@@ -3,14 +3,13 @@
 PURE.  Nothing here is secret: keys and tokens are named by their files.
 """
 
-from collections.abc import Mapping
-from enum import StrEnum
+from functools import partial
 from typing import Any
 
-import attrs
+import cattrs
 import yaml
 
-from replay.config.engines import CannedConfig, RealisticConfig, UpstreamConfig
+from replay.config.engines import CannedConfig, EngineConfig, RealisticConfig, UpstreamConfig
 from replay.config.model import Config
 from replay.taps.filter_names import FilterName
 
@@ -23,28 +22,23 @@ def describe(config: Config) -> list[str]:
 
 def as_plain(config: Config) -> dict[str, Any]:
     """Return *config* as the mappings, lists and scalars that the file would hold."""
-    plain: dict[str, Any] = _plain(config)
+    plain: dict[str, Any] = _CONVERTER.unstructure(config)
     plain["worker"]["overrides"] = {
         port: {"engine": engine} for port, engine in plain["worker"]["overrides"].items()
     }
     return plain
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, FilterName):
-        return value.text
-    if isinstance(value, StrEnum):
-        return value.value
-    if attrs.has(type(value)):
-        tag = {"kind": value.kind} if isinstance(value, _ENGINES) else {}
-        return tag | {
-            field.name: _plain(getattr(value, field.name)) for field in attrs.fields(type(value))
-        }
-    if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    return value
+def _converter() -> cattrs.Converter:
+    converter = cattrs.Converter(unstruct_collection_overrides={tuple: list})
+    converter.register_unstructure_hook(FilterName, lambda name: name.text)
+    for kind in (CannedConfig, RealisticConfig, UpstreamConfig):
+        converter.register_unstructure_hook(kind, partial(_tagged, converter))
+    return converter
 
 
-_ENGINES = (CannedConfig, RealisticConfig, UpstreamConfig)
+def _tagged(converter: cattrs.Converter, engine: EngineConfig) -> dict[str, Any]:
+    return {"kind": engine.kind, **converter.unstructure_attrs_asdict(engine)}
+
+
+_CONVERTER = _converter()
