@@ -3,6 +3,7 @@
 PURE.  Nothing here is secret: keys and tokens are named by their files.
 """
 
+from enum import StrEnum
 from functools import partial
 from typing import Any
 
@@ -32,6 +33,7 @@ def as_plain(config: Config) -> dict[str, Any]:
 def _converter() -> cattrs.Converter:
     converter = cattrs.Converter(unstruct_collection_overrides={tuple: list})
     converter.register_unstructure_hook(FilterName, lambda name: name.text)
+    converter.register_unstructure_hook(StrEnum, lambda member: member.value)
     for kind in (CannedConfig, RealisticConfig, UpstreamConfig):
         converter.register_unstructure_hook(kind, partial(_tagged, converter))
     return converter
