@@ -115,7 +115,9 @@ class Runtime:
         Without a capture nothing happens.  A path that cannot be opened is logged, and the old file
         stays in use.
         """
-        if self.capture is not None:
+        if self.capture is None:
+            await trio.lowlevel.checkpoint()
+        else:
             await self.capture.reopen()
 
 

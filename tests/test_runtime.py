@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import assert_checkpoints, wait_all_tasks_blocked
 
 from replay.config.model import (
     Config,
@@ -40,6 +40,16 @@ def everything(folder: Path) -> Config:
             ),
         ),
     )
+
+
+async def test_what_a_program_awaits_of_a_runtime_gives_others_a_turn() -> None:
+    opening = open_runtime(config_of())
+    with assert_checkpoints():
+        runtime = await opening.__aenter__()
+    with assert_checkpoints():
+        await runtime.reopen_capture()
+    with assert_checkpoints():
+        await opening.__aexit__(None, None, None)
 
 
 class SlowToStart(CannedEngine):

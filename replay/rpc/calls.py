@@ -25,7 +25,7 @@ from purerpc.grpclib.exceptions import RpcFailedError
 from purerpc.grpclib.status import Status, StatusCode
 
 from replay.rpc.hpack import Field
-from replay.rpc.http2_server import RequestStream
+from replay.rpc.http2_server import RequestStream, checked_metadata
 
 OK = Status(StatusCode.OK)
 
@@ -80,6 +80,7 @@ class Call:
     __slots__ = (
         "_channel",
         "_room_callbacks",
+        "_trailing_metadata",
         "arrival",
         "ending",
         "epilogue",
@@ -89,7 +90,6 @@ class Call:
         "standing",
         "status",
         "stream",
-        "trailing_metadata",
     )
 
     def __init__(
@@ -110,8 +110,7 @@ class Call:
         self.epilogue: Callable[[Ending], Status | None] | None = None
         #: Whether the trailers are queued.
         self.finished = False
-        #: What the trailers will have beside the status.
-        self.trailing_metadata: Sequence[Field] = ()
+        self._trailing_metadata: Sequence[Field] = ()
         #: A call that waits for events and so never ends by itself; a drain does not wait for it.
         self.standing = False
         #: The status that was sent; None while there is none, and for a client that left.
@@ -122,6 +121,18 @@ class Call:
     def metadata(self) -> Sequence[Field]:
         """The client's headers, names in lower case."""
         return self.stream.head.metadata
+
+    @property
+    def trailing_metadata(self) -> Sequence[Field]:
+        """What the trailers will have beside the status.
+
+        Raises ValueError or TypeError when it is set to what cannot be sent.
+        """
+        return self._trailing_metadata
+
+    @trailing_metadata.setter
+    def trailing_metadata(self, metadata: Iterable[Field]) -> None:
+        self._trailing_metadata = checked_metadata(metadata)
 
     @property
     def is_open(self) -> bool:
@@ -138,8 +149,11 @@ class Call:
         )
 
     def respond(self, metadata: Iterable[Field] = ()) -> None:
-        """Send the initial headers now rather than with the first message."""
-        self._channel.respond(self.stream, metadata)
+        """Send the initial headers now rather than with the first message.
+
+        Raises ValueError or TypeError for metadata that cannot be sent.
+        """
+        self._channel.respond(self.stream, checked_metadata(metadata) if metadata else ())
 
     def send(self, message: Any) -> None:
         """Send one message, behind initial headers if there were none."""
@@ -164,10 +178,10 @@ class Call:
     def finish(self, status: Status = OK) -> None:
         """Send the trailers.  Only the first call counts."""
         if not self.finished:
-            self.finished = True
             if not self.stream.closed and self.ending is not Ending.CLOSED:
+                self._channel.finish(self.stream, status, self._trailing_metadata)
                 self.status = status
-                self._channel.finish(self.stream, status, self.trailing_metadata)
+            self.finished = True
 
     def cancel(self, ending: Ending) -> None:
         """End the call early.  The first reason is the one that counts."""
@@ -198,7 +212,9 @@ class Call:
             callback()
 
     async def room(self) -> None:
-        """Wait until the call is not full."""
+        """Wait until the call is not full; others get a turn in any case."""
+        if not (self.is_full and self.is_open):
+            await trio.lowlevel.checkpoint()
         while self.is_full and self.is_open:
             event = trio.Event()
             self.when_room(event.set)

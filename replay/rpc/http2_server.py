@@ -134,6 +134,18 @@ def _is_bad_name(name: bytes) -> bool:
     return not name or name[:1] == b":" or _BAD_NAME(name) is not None
 
 
+def checked_metadata(fields: Iterable[Field]) -> Sequence[Field]:
+    """Return *fields* as they may be sent; the names must be in lower case.
+
+    Raises ValueError for what HTTP/2 cannot carry, and TypeError for what is no pair of bytes.
+    """
+    fields = tuple(fields)
+    for name, value in fields:
+        if _is_bad_name(name) or name in _NAMES or _BAD_VALUE(value):
+            raise ValueError("metadata that HTTP/2 cannot carry")
+    return fields
+
+
 class RequestStream(Stream):
     """One request and its answer."""
 

@@ -363,7 +363,10 @@ class Peer:
             call.ending = Ending.DEADLINE
         if call.ending is not None and not call.finished:
             status = self._status_after(call, call.ending)
-        call.finish(status)
+        try:
+            call.finish(status)
+        except Exception as error:  # a status of the handler's that is none
+            call.finish(self._fault(call, error))
         self.calls.discard(call)
         self._waiting.discard(call)
         self.host.call_ended(call)

@@ -8,8 +8,6 @@ room.
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-import trio
-
 from replay._proto import tokenspeed_scheduler_pb2 as pb
 from replay.engines.base import Generation, Model
 from replay.engines.sampling import output_logprobs
@@ -231,10 +229,7 @@ class GenerateAnswer:
 
     async def room(self) -> None:
         """Wait until the client has read enough to take more."""
-        if self._call.is_full:
-            await self._call.room()
-        else:
-            await trio.lowlevel.checkpoint()
+        await self._call.room()
 
     # ---- the service's side
 

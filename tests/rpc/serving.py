@@ -26,6 +26,16 @@ def path_of(method: str) -> str:
     return f"/{NAME}/{method}"
 
 
+def service_of(
+    function: Callable[..., Any],
+    cardinality: purerpc.Cardinality = purerpc.Cardinality.UNARY_UNARY,
+) -> purerpc.Service:
+    """A service of one method, `/test.Own/Call`."""
+    service = purerpc.Service("test.Own")
+    service.add_method("Call", function, purerpc.RPCSignature(cardinality, BytesValue, BytesValue))
+    return service
+
+
 class Handlers:
     """The methods of `test.Peers`, and what has happened in them."""
 

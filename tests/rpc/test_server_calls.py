@@ -11,6 +11,7 @@ import purerpc
 import pytest
 import trio
 from google.protobuf.wrappers_pb2 import BytesValue
+from purerpc.grpclib.exceptions import RpcFailedError
 
 from replay.rpc.calls import Call, Ending
 from tests.logs import capture_logs
@@ -33,6 +34,7 @@ from tests.rpc.serving import (
     SECRET,
     both_ways,
     path_of,
+    service_of,
     serving,
     stream,
     unary,
@@ -106,6 +108,45 @@ async def test_a_client_that_ends_its_side_ends_its_requests():
         assert [call.ending for call in served.handlers.ended] == [Ending.CLOSED]
 
 
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        [("text", "not bytes")],
+        [(b"Upper", b"case")],
+        [(b"a blank", b"")],
+        [(b":status", b"200")],
+        [(b"connection", b"close")],
+        [(b"line", b"break\r\nx: y")],
+    ],
+)
+@pytest.mark.parametrize("where", ["before", "behind"])
+async def test_metadata_that_cannot_be_sent_fail_their_call_alone(metadata, where):
+    async def say(message: BytesValue, request: Call) -> BytesValue:
+        if where == "before":
+            request.respond(metadata)
+        else:
+            request.trailing_metadata = metadata
+        return message
+
+    async with serving(services=[service_of(say)]) as served, raw_client(served.port) as client:
+        await client.send(request(1, "Hold", b"goes on"))
+        await client.send(request(3, **{":path": "/test.Own/Call"}))
+        answer = await client.answer(3)
+        assert (answer.status, answer.values) == (13, [])
+        await until(lambda: [call.stream.id for call in served.server.calls] == [1])
+
+
+async def test_a_status_that_is_none_fails_its_call_alone():
+    async def fail(message: BytesValue) -> BytesValue:
+        raise RpcFailedError(None)
+
+    async with serving(services=[service_of(fail)]) as served, raw_client(served.port) as client:
+        await client.send(request(1, "Hold", b"goes on"))
+        await client.send(request(3, **{":path": "/test.Own/Call"}))
+        assert (await client.answer(3)).status == 13
+        assert [call.stream.id for call in served.server.calls] == [1]
+
+
 async def test_a_call_that_ends_the_process_has_no_whole_answer():
     """As Ctrl-C does, which Trio may raise in any task."""
 
@@ -114,19 +155,14 @@ async def test_a_call_that_ends_the_process_has_no_whole_answer():
         raise SystemExit(3)
 
     ended: list[Call] = []
-    service = purerpc.Service("test.Exit")
-    service.add_method(
-        "Leave",
-        leave,
-        purerpc.RPCSignature(purerpc.Cardinality.UNARY_STREAM, BytesValue, BytesValue),
-    )
+    service = service_of(leave, purerpc.Cardinality.UNARY_STREAM)
 
     async def ask() -> None:
         async with (
             serving(services=[service], on_call_ended=ended.append) as served,
             raw_client(served.port) as client,
         ):
-            await client.send(request(1, **{":path": "/test.Exit/Leave"}))
+            await client.send(request(1, **{":path": "/test.Own/Call"}))
             await client.end()
             await trio.sleep_forever()
 

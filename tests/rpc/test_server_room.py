@@ -1,7 +1,10 @@
 """Handlers that wait for their client to read: who wakes them, and that the others go on."""
 
 import trio
+from google.protobuf.wrappers_pb2 import BytesValue
+from trio.testing import assert_checkpoints
 
+from replay.rpc.calls import Call
 from tests.rpc.raw_client import (
     DATA,
     END_STREAM,
@@ -14,7 +17,7 @@ from tests.rpc.raw_client import (
     settings,
     window_update,
 )
-from tests.rpc.serving import path_of, serving
+from tests.rpc.serving import path_of, service_of, serving
 from tests.worker.running import until
 
 
@@ -113,3 +116,14 @@ async def test_a_client_that_reads_on_wakes_all_that_waited_for_the_socket():
                 answer = await client.answer(each, seconds=20)
                 assert len(answer.values) == 100
                 assert answer.status == 0
+
+
+async def test_a_handler_that_asks_for_room_gives_others_a_turn_also_when_there_is_some():
+    async def ask(message: BytesValue, request: Call) -> BytesValue:
+        with assert_checkpoints():
+            await request.room()
+        return message
+
+    async with serving(services=[service_of(ask)]) as served, raw_client(served.port) as client:
+        await client.send(request(1, **{":path": "/test.Own/Call"}))
+        assert (await client.answer(1)).status == 0
