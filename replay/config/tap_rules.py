@@ -5,6 +5,7 @@ PURE.  "Rule 7" and the like are numbered as in docs/compatibility.md.
 
 import re
 from collections.abc import Iterator, Sequence
+from os.path import normpath
 
 from replay.config.address import is_wildcard, parse_bind
 from replay.config.bounds import above, at_least, not_empty, whole
@@ -132,7 +133,7 @@ def _repeats(taps: Sequence[TapConfig]) -> Iterator[Fault]:
 def _record_file_faults(config: Config) -> Iterator[Fault]:
     taken: dict[str, str] = {}
     if config.worker.capture is not None:
-        taken[config.worker.capture] = "$.worker.capture"
+        taken[normpath(config.worker.capture)] = "$.worker.capture"
     for index, tap in enumerate(config.taps):
         if tap.record_file is None:
             continue
@@ -140,6 +141,9 @@ def _record_file_faults(config: Config) -> Iterator[Fault]:
         yield from not_empty((*path, "path"), tap.record_file.path)
         yield from whole((*path, "rotate_bytes"), tap.record_file.rotate_bytes, 1, 2**63 - 1)
         yield from above((*path, "rotate_seconds"), tap.record_file.rotate_seconds, 0)
-        other = taken.setdefault(tap.record_file.path, f"$.taps[{index}].record_file.path")
+        # "records" and "./records" would be one rotation with the records of two taps in it.
+        other = taken.setdefault(
+            normpath(tap.record_file.path), f"$.taps[{index}].record_file.path"
+        )
         if other != f"$.taps[{index}].record_file.path":
             yield Fault((*path, "path"), f"must differ from {other}")

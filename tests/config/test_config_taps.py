@@ -221,12 +221,12 @@ def test_without_a_transport_a_tap_needs_its_record_file(problems: Problems, loa
     assert tap.record_file == RecordFileConfig(path="x")
 
 
-def test_two_writers_do_not_share_a_file(problems: Problems) -> None:
-    file = "record_file: {path: x}"
+@pytest.mark.parametrize(("first", "second"), [("x", "x"), ("x", "./x"), ("d/../x", "x")])
+def test_two_writers_do_not_share_a_file(problems: Problems, first: str, second: str) -> None:
     text = (
-        "schema_version: 1\nworker: {capture: y}\ntaps:\n"
-        f"  - {{name: a, capture: request, {file}}}\n"
-        f"  - {{name: b, capture: request, {file}}}\n"
+        "schema_version: 1\nworker: {capture: ./y}\ntaps:\n"
+        f"  - {{name: a, capture: request, record_file: {{path: {first}}}}}\n"
+        f"  - {{name: b, capture: request, record_file: {{path: {second}}}}}\n"
         "  - {name: c, capture: request, record_file: {path: y}}\n"
     )
     assert problems(text) == [
