@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -236,6 +237,8 @@ def _write_summary(path: Path | None, report: dict[str, Any]) -> bool:
         temporary.replace(path)
     except OSError as error:
         click.echo(f"--summary-path: {path}: {error.strerror}", err=True)
+        with suppress(OSError):
+            temporary.unlink()  # half of it may be there
         return False
     return True
 

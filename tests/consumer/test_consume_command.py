@@ -12,6 +12,7 @@ import pytest
 import trio
 from zmq.auth import create_certificates
 
+from replay.cli.consume import _write_summary
 from replay.plane.curve import ServerKeys
 from replay.plane.record_file import RecordFiles
 from replay.plane.sinks import PlaneSink
@@ -243,6 +244,12 @@ async def test_a_summary_that_cannot_be_written_is_told_and_the_report_still_com
         errors = await command.process.stderr.receive_some()
     assert (code, report["records"]) == (1, 1)
     assert b"summary.json: No such file or directory" in errors
+
+
+def test_a_summary_that_cannot_take_its_place_leaves_nothing_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "summary.json").mkdir()
+    assert not _write_summary(tmp_path / "summary.json", {"records": 1})
+    assert os.listdir(tmp_path) == ["summary.json"]
 
 
 async def test_with_curve_only_the_one_with_an_allowed_key_reads(tmp_path: Path) -> None:
