@@ -79,6 +79,7 @@ class ServerProcess:
         self.name = name
         self.address = ""
         self.addresses: list[str] = []
+        self.http_address = ""
         self._process = process
         self._last_lines: deque[str] = deque(maxlen=20)
         self._listening = threading.Event()
@@ -89,14 +90,20 @@ class ServerProcess:
         assert self._process.stderr is not None
         for line in self._process.stderr:
             self._last_lines.append(line.rstrip())
-            if not self.address and '"listening"' in line:
+            if not self.address and ('"listening"' in line or '"http"' in line):
                 with contextlib.suppress(ValueError):
-                    said = json.loads(line)
-                    if said.get("event") == "listening":
-                        self.addresses = [str(each) for each in said["addresses"]]
-                        self.address = self.addresses[0]
-                        self._listening.set()
+                    self._note(json.loads(line))
         self._listening.set()
+
+    def _note(self, said: dict[str, object]) -> None:
+        if said.get("event") == "http":  # a worker says so first
+            self.http_address = str(said["address"])
+        elif said.get("event") == "listening":
+            addresses = said["addresses"]
+            assert isinstance(addresses, list)
+            self.addresses = [str(each) for each in addresses]
+            self.address = self.addresses[0]
+            self._listening.set()
 
     def wait_listening(self) -> None:
         """Wait until it has said where it listens.  Raises ServerError."""

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import capture, upstream
+from benchmarks import capture, engine, upstream
 from benchmarks.client import VaryingCalls
 from benchmarks.connections import Layout, Timing, measure
 from benchmarks.contenders import WORKER, Pace, command
-from benchmarks.payloads import Shape, Template
+from benchmarks.payloads import Shape, Template, unframed
 from benchmarks.processes import choose_cores, start
 from benchmarks.rounds import Contender, Streams, check_answers, play_h2load, play_varying
 from benchmarks.server import sampled_ids
+from replay._proto import tokenspeed_scheduler_pb2 as pb
 
 CORES = choose_cores()
 STREAMS = Streams(connections=2, streams_each=4)
@@ -125,3 +126,41 @@ def test_the_upstream_benchmark_gets_right_answers_through_its_proxies(tmp_path:
     assert [[row["server"] for row in table["rows"]] for table in kept["tables"]] == [
         [upstream.DIRECT, upstream.PROXY, upstream.TAPPED]
     ] * 3
+
+
+@needs_h2load
+@pytest.mark.slow
+def test_the_engine_benchmark_compares_tokens_and_reads_how_late_they_are(tmp_path: Path):
+    pytest.importorskip("grpc")
+    results = tmp_path / "engine.json"
+    options = ["--rounds=1", "--streams=8", "--tokens=4", "--held", "8", f"--json={results}"]
+    assert engine.main(options) == 0
+    kept = json.loads(results.read_text())
+    assert kept["wrong_answers"] == []
+    compared, held = (table["rows"] for table in kept["tables"])
+    assert [row["server"] for row in compared] == [engine.REALISTIC, engine.GRPC_AIO]
+    assert all(row["token_us"]["median"] > 0 for row in compared)
+    assert [row["streams"] for row in held] == [8]
+    assert held[0]["pass_ms"] > 5
+    assert 0 <= held[0]["p50_ms"] <= held[0]["p99_ms"] <= held[0]["p100_ms"]
+
+
+def test_prompts_of_the_engine_benchmark_share_no_block_though_their_ids_come_again():
+    template = engine.DistinctPrompts(Shape(16, 1))
+    prompts = [
+        tuple(
+            pb.GenerateRequest.FromString(
+                unframed(template.request(request_id))[0]
+            ).tokenized.input_ids
+        )
+        for request_id in [b"%016d" % number for number in (0, 1, 0, 1)]
+    ]
+    assert len(set(prompts)) == 4
+    assert template.answer(b"0" * 16) == Template(Shape(16, 1)).answer(b"0" * 16)
+
+
+def test_a_number_of_streams_that_the_connections_cannot_share_is_refused(capsys):
+    with pytest.raises(SystemExit) as ended:
+        engine.main(["--held", "3"])
+    assert ended.value.code == 2
+    assert "at least as many streams are needed" in capsys.readouterr().err
