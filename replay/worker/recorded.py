@@ -47,7 +47,9 @@ class RecordedEngine(EngineLayer):
         except RpcFailedError as error:
             outcome = error.status.status_code.name
             raise
-        except trio.Cancelled:
+        except Exception:
+            raise
+        except BaseException:  # a cancellation, which an engine's nursery gives in a group
             outcome = "CANCELLED"
             raise
         finally:

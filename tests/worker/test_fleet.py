@@ -13,7 +13,7 @@ from trio.testing import MockClock
 
 from replay._proto import tokenspeed_scheduler_pb2 as pb
 from replay.config.engines import CannedConfig, RealisticConfig
-from replay.engines.base import Engine, Model
+from replay.engines.base import Answer, Engine, Generation, Model
 from replay.engines.canned import CannedEngine
 from replay.engines.kv_events import CacheCleared
 from replay.engines.methods import GENERATE
@@ -106,6 +106,21 @@ async def test_the_outcome_names_a_status_and_a_cancel(autojump_clock: MockClock
         with pytest.raises(UnavailableError):
             await ask(member)
         assert last(fleet).outcome == "UNAVAILABLE"
+
+
+async def test_a_cancel_is_one_also_when_an_engine_waits_in_a_nursery(
+    autojump_clock: MockClock,
+) -> None:
+    class Waiting(CannedEngine):
+        async def generate(self, generation: Generation, answer: Answer) -> None:
+            async with trio.open_nursery() as parts:
+                parts.start_soon(trio.sleep_forever)
+                await trio.sleep_forever()
+
+    async with fleet_of(Waiting(Model())) as fleet:
+        with trio.move_on_after(2):
+            await ask(fleet.members[0])
+        assert last(fleet).outcome == "CANCELLED"
 
 
 async def test_the_delay_of_an_admission_counts_from_the_arrival(
