@@ -1,25 +1,18 @@
-"""Truth and faults over HTTP; `openapi.yaml` beside this file says what each path does.
+"""Truth and faults over HTTP; `openapi.yaml` beside this file says what each path does."""
 
-Without a token only this machine may ask, and no page in a browser: the person who looks at one
-must not lend it the way to a worker.
-"""
-
-import hmac
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import aclosing
+from collections.abc import Callable, Mapping
 from importlib.resources import files
 from itertools import islice
 from typing import Any, TypeVar
 
 import attrs
 import trio
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
-from starlette.types import Receive, Scope, Send
 
-from replay.config.address import is_loopback
 from replay.logger import get_logger
+from replay.web.guarded_path import GuardedPath, Handler, RefusedError, read_whole
 from replay.web.json_body import BodyError, read_body
 from replay.web.json_list import json_list
 from replay.worker.faults import Admission, Aim, Failing, KvEventLoss, Stalling
@@ -27,31 +20,14 @@ from replay.worker.fleet import Fleet, Member
 
 log = get_logger(__name__)
 
-#: A fault is a few numbers.
-LONGEST_BODY = 16 * 1024
-
 #: What a list has at most, and when nobody says how much.
 MOST_ENTRIES = 1000
 USUAL_ENTRIES = 100
 
 T = TypeVar("T")
 
-Handler = Callable[[Request], Awaitable[Response]]
 #: What is known of a worker beside its engine, by its number.
 Status = Callable[[int], Mapping[str, Any]]
-
-
-class _RefusedError(Exception):
-    """A request that is answered with an error."""
-
-    def __init__(self, status: int, *problems: str, **headers: str) -> None:
-        super().__init__(*problems)
-        self.status = status
-        self.problems = problems
-        self.headers = headers
-
-    def response(self) -> Response:
-        return JSONResponse({"problems": self.problems}, self.status, self.headers)
 
 
 def admin_routes(fleet: Fleet, status: Status, *, token: str | None) -> tuple[BaseRoute, ...]:
@@ -86,50 +62,7 @@ def admin_routes(fleet: Fleet, status: Status, *, token: str | None) -> tuple[Ba
             "DELETE": admin.clear_kv_events,
         },
     }
-    return tuple(Route(path, _Resource(handlers, token)) for path, handlers in table.items())
-
-
-class _Resource:
-    """One path, an ASGI application: who may ask, and which handler answers."""
-
-    def __init__(self, handlers: Mapping[str, Handler], token: str | None) -> None:
-        self._handlers = handlers
-        self._token = token
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive)
-        try:
-            self._check(request)
-            method = "GET" if request.method == "HEAD" else request.method
-            handler = self._handlers.get(method)
-            if handler is None:
-                allowed = ", ".join(self._handlers)
-                raise _RefusedError(405, f"only {allowed} is answered here", allow=allowed)
-            response = await handler(request)
-        except _RefusedError as refused:
-            response = refused.response()
-        except ClientDisconnect:
-            return
-        await response(scope, receive, send)
-
-    def _check(self, request: Request) -> None:
-        if self._token is not None:
-            scheme, _, token = request.headers.get("authorization", "").partition(" ")
-            is_right = hmac.compare_digest(token.strip().encode(), self._token.encode())
-            if scheme.lower() != "bearer" or not is_right:
-                challenge = {"www-authenticate": 'Bearer realm="admin"'}
-                raise _RefusedError(401, "the bearer token is missing or wrong", **challenge)
-        elif "origin" in request.headers:
-            raise _RefusedError(403, "a page in a browser may not ask without a token")
-        elif not is_loopback(_host_name(request.headers.get("host", ""))):
-            raise _RefusedError(403, "without a token only this machine may ask, by its own name")
-
-
-def _host_name(host: str) -> str:
-    """Return the name or address of a Host header, without port and brackets."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.partition(":")[0]
+    return tuple(Route(path, GuardedPath(handlers, token)) for path, handlers in table.items())
 
 
 class _Admin:
@@ -235,9 +168,9 @@ class _Admin:
     ) -> Response:
         member = self._member(request)
         try:
-            fault = read_body(await _body(request), cls)
+            fault = read_body(await read_whole(request), cls)
         except BodyError as error:
-            raise _RefusedError(error.status, *error.problems) from None
+            raise RefusedError(error.status, *error.problems) from None
         apply(member, fault)
         log.info("admin", path=request.url.path, method=request.method)
         return JSONResponse(_faults_view(member))
@@ -253,12 +186,12 @@ class _Admin:
             if str(member.number) == text:
                 return member
         there = f"there are 0 to {len(members) - 1}" if members else "there is none"
-        raise _RefusedError(404, f"there is no such worker; {there}")
+        raise RefusedError(404, f"there is no such worker; {there}")
 
     def _cached(self, request: Request) -> Member:
         member = self._member(request)
         if not member.has_cache:
-            raise _RefusedError(409, "the worker has no prefix cache, and so no KV events")
+            raise RefusedError(409, "the worker has no prefix cache, and so no KV events")
         return member
 
     def _view(self, member: Member) -> dict[str, Any]:
@@ -306,27 +239,17 @@ def _aim_view(aim: Aim[Any] | None) -> dict[str, Any] | None:
     return {**attrs.asdict(aim.fault), "requests_left": aim.requests_left(trio.current_time())}
 
 
-async def _body(request: Request) -> bytes:
-    body = b""
-    async with aclosing(request.stream()) as pieces:
-        async for piece in pieces:
-            body += piece
-            if len(body) > LONGEST_BODY:
-                raise _RefusedError(413, f"the body is longer than {LONGEST_BODY} bytes")
-    return body
-
-
 def _number(request: Request, name: str, default: int | None) -> int | None:
     text = request.query_params.get(name)
     if text is None:
         return default
     if not (text.isascii() and text.isdecimal() and len(text) <= 18):
-        raise _RefusedError(422, f"{name}: must be an integer from 0")
+        raise RefusedError(422, f"{name}: must be an integer from 0")
     return int(text)
 
 
 def _limit(request: Request) -> int:
     limit = _number(request, "limit", USUAL_ENTRIES)
     if limit is None or not 1 <= limit <= MOST_ENTRIES:
-        raise _RefusedError(422, f"limit: must be from 1 to {MOST_ENTRIES}")
+        raise RefusedError(422, f"limit: must be from 1 to {MOST_ENTRIES}")
     return limit

@@ -26,7 +26,7 @@ SCHEMAS = DESCRIPTION["components"]["schemas"]
 
 def test_every_path_is_described_and_every_description_has_its_path() -> None:
     routes = admin_routes(Fleet([]), lambda number: {}, token=None)
-    served = {(route.path, method) for route in routes for method in route.endpoint._handlers}
+    served = {(route.path, method) for route in routes for method in route.endpoint.handlers}
     described = {
         (path, method.upper())
         for path, operations in DESCRIPTION["paths"].items()
