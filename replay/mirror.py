@@ -73,6 +73,7 @@ async def open_mirror(config: Config) -> AsyncIterator[Taps]:
             plane = _Plane(context, config)
             # Before the sockets in this list, so behind them at the end.
             stack.callback(plane.withdraw)
+            stack.callback(plane.close_unserved)
         # Only for a start that fails: the next one would find a file that holds nothing.
         undo = stack.enter_context(ExitStack())
         files = await stack.enter_async_context(_open_record_files(config.taps, undo))
@@ -207,6 +208,12 @@ class _Plane:
                 [f"event_plane.discovery: cannot write to {folder}: {error.strerror}"]
             ) from error
         services.start_soon(keep_published, folder, self._publishers)
+
+    def close_unserved(self) -> None:
+        """Close sockets that no task has come to own, as in a start that fails."""
+        for socket in (self.zap, self.router):
+            if socket is not None:
+                socket.close(linger=0)
 
     def withdraw(self) -> None:
         """Remove the publishers from discovery."""

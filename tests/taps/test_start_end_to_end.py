@@ -7,13 +7,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import attrs
 import prometheus_client
 import pytest
 import trio
 from worker_process import running_worker
+from zmq.auth import create_certificates
 
 from replay.config.model import (
     Config,
+    CurveConfig,
     DiscoveryConfig,
     EventPlaneConfig,
     HttpConfig,
@@ -27,6 +30,7 @@ from replay.rpc.client import open_channel
 from replay.runtime import open_runtime
 from tests.cli.test_serve_process import refused
 from tests.consumer.commands import running
+from tests.logs import capture_logs
 from tests.plane.peers import eventually
 from tests.taps.mirroring import ask, ask_worker, channels_of, consuming, counted, events
 
@@ -198,6 +202,26 @@ async def test_rule_57_a_start_that_fails_leaves_nothing_and_can_be_tried_again(
         assert [tap.queued for tap in runtime.taps or ()] == [5, 5]
     assert channels_of(folder / "kv") == []
     assert holdings() == before
+
+
+async def test_a_start_with_keys_that_fails_does_not_wait_for_a_socket_of_its_own(
+    tmp_path: Path,
+) -> None:
+    create_certificates(tmp_path, "server")
+    (tmp_path / "allowed").mkdir()
+    curve = CurveConfig(
+        secret_key_file=str(tmp_path / "server.key_secret"),
+        allowed_keys_dir=str(tmp_path / "allowed"),
+    )
+    tried = config_of(tmp_path / "tried")
+    config = attrs.evolve(tried, event_plane=attrs.evolve(tried.event_plane, curve=curve))
+    before = holdings()
+    with missing(tmp_path / "tried" / "second"), capture_logs() as logged:
+        with pytest.raises(FileOpenError):
+            async with open_runtime(config):
+                pytest.fail("it has started")
+        assert [each for each in logged if each["log_level"] == "warning"] == []
+        assert holdings() == before
 
 
 # ---- A configuration that is wrong
