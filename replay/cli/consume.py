@@ -8,7 +8,8 @@ import json
 import os
 import signal
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -161,13 +162,13 @@ async def _consume(options: Options) -> int:
         async with open_context(term_seconds=CLOSE_SECONDS) as context:
             with screen:
                 async with trio.open_nursery() as running:
-                    await running.start(_stop_on_signal, running.cancel_scope)
-                    screen.say(
-                        f"subscribed namespace={options.source.namespace}"
-                        f" topic={options.source.topic}"
-                    )
-                    running.start_soon(_report_regularly, options, consumer, screen, running)
-                    running.start_soon(consumer.run, context)
+                    with _stopped_by_signals(running.cancel_scope):
+                        screen.say(
+                            f"subscribed namespace={options.source.namespace}"
+                            f" topic={options.source.topic}"
+                        )
+                        running.start_soon(_report_regularly, options, consumer, screen, running)
+                        await consumer.run(context)
     except* JournalWriteError as group:
         code = _record_failed(_first_of(group))
     except* _StdoutError as group:
@@ -203,12 +204,27 @@ def _first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
     return _first_of(first) if isinstance(first, BaseExceptionGroup) else first
 
 
-async def _stop_on_signal(scope: trio.CancelScope, *, task_status: trio.TaskStatus[None]) -> None:
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        task_status.started()
-        async for _ in signals:
-            scope.cancel()
-            return  # a second one finds the system's own handling
+@contextmanager
+def _stopped_by_signals(scope: trio.CancelScope) -> Iterator[None]:
+    """Have the first signal cancel *scope*; a second one finds the system's own handling.
+
+    Not trio's receiver: a line that nobody takes holds the loop up, and a signal that waits for the
+    loop as well could never end us.
+    """
+    loop = trio.lowlevel.current_trio_token()
+
+    def stop(number: int, frame: object) -> None:
+        for each in handlers:
+            signal.signal(each, signal.SIG_DFL)
+        loop.run_sync_soon(scope.cancel)
+
+    handlers = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            if signal.getsignal(number) is stop:
+                signal.signal(number, handler)
 
 
 async def _report_regularly(

@@ -1,11 +1,13 @@
 """`replay consume` as users run it: a process, its lines, its files, its end."""
 
+import fcntl
 import json
 import os
 import pty
 import signal
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import pytest
@@ -163,6 +165,40 @@ async def test_lines_that_a_full_disk_does_not_take_end_it_with_the_summary(tmp_
     assert b"stdout: No space left on device" in errors
     assert b"Traceback" not in errors
     assert json.loads(summary.read_text())["records"] == 0
+
+
+async def test_a_second_signal_ends_it_also_when_nobody_takes_its_lines(tmp_path: Path) -> None:
+    """As with a pager that waits: the loop stands in a write, and hears of no signal."""
+    async with (
+        open_publishing(folder_of(tmp_path)) as tap,
+        running(*arguments(tmp_path, "--print")) as command,
+    ):
+        await command.until("joined ")
+        await tap.offer(30, padding=6000)
+        assert command.process.stdout is not None
+        pipe = command.process.stdout.fileno()  # type: ignore[attr-defined]
+        await eventually(lambda: _waiting_bytes(pipe) > 40_000)
+        command.process.send_signal(signal.SIGTERM)
+        await _signal_is_taken(command.process.pid)
+        command.process.send_signal(signal.SIGTERM)
+        with trio.fail_after(10):
+            assert await command.process.wait() == -signal.SIGTERM
+
+
+def _waiting_bytes(pipe: int) -> int:
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
+
+
+async def _signal_is_taken(pid: int) -> None:
+    """Wait until the process does not catch SIGTERM any more."""
+    bit = 1 << (signal.SIGTERM - 1)
+
+    def is_taken() -> bool:
+        status = Path(f"/proc/{pid}/status").read_text()
+        caught = next(line for line in status.splitlines() if line.startswith("SigCgt"))
+        return not int(caught.split()[1], 16) & bit
+
+    await eventually(is_taken)
 
 
 async def test_on_a_terminal_the_progress_is_a_line_that_changes(tmp_path: Path) -> None:
