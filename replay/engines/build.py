@@ -46,7 +46,8 @@ def build_engine(
 def put_script_over(engines: Sequence[Engine], book: ScriptBook, *, strict: bool) -> list[Engine]:
     """Return *engines* with the script over them; one that serves several workers stays one."""
     over: dict[int, Engine] = {
-        id(engine): ScriptEngine(engine, book, strict=strict) for engine in engines
+        id(engine): ScriptEngine(engine, book, strict=strict, simulator=simulator_of(engine))
+        for engine in engines
     }
     return [over[id(engine)] for engine in engines]
 

@@ -17,6 +17,7 @@ from replay._proto import tokenspeed_scheduler_pb2 as pb
 from replay.engines.base import Answer, Engine, Generation, Loads, Model
 from replay.engines.engine_layer import EngineLayer
 from replay.engines.own_abort import with_own_aborts
+from replay.engines.realistic import RealisticEngine
 from replay.engines.sampling import output_logprobs
 from replay.engines.script_book import ScriptBook, Step, plan_steps
 from replay.engines.script_file import ScriptedChoice
@@ -26,11 +27,22 @@ from replay.worker.in_flight import InFlight
 class ScriptEngine(EngineLayer):
     """Answers from *book* what it has an answer for, and lets *below* answer the rest.
 
-    With *strict* the rest gets NOT_FOUND.
+    With *strict* the rest gets NOT_FOUND.  *simulator* is the realistic engine at the bottom, if
+    there is one: what is scripted counts in the load that it tells.
     """
 
-    def __init__(self, below: Engine, book: ScriptBook, *, strict: bool = False) -> None:
+    def __init__(
+        self,
+        below: Engine,
+        book: ScriptBook,
+        *,
+        strict: bool = False,
+        simulator: RealisticEngine | None = None,
+    ) -> None:
         super().__init__(below)
+        self._simulator = simulator
+        if simulator is not None:
+            simulator.reported_loads = self.loads
         self._book = book
         self._strict = strict
         self._playing: InFlight[trio.CancelScope] = InFlight()
@@ -68,14 +80,20 @@ class ScriptEngine(EngineLayer):
     def _abortable(self, generation: Generation, answer: Answer) -> Iterator[None]:
         scope = trio.CancelScope()
         self._playing.add(generation.request_id, scope)
+        self._tell_load()
         try:
             with scope:
                 yield
         finally:
             self._playing.remove(generation.request_id, scope)
+            self._tell_load()
         if scope.cancelled_caught:
             for index in range(generation.choices):
                 answer.finish("abort", index)
+
+    def _tell_load(self) -> None:
+        if self._simulator is not None:
+            self._simulator.kv_events.tell()
 
     def _end(self, request_id: str) -> int:
         playing = self._playing.find(request_id)

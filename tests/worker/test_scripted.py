@@ -16,11 +16,12 @@ from purerpc.grpclib.exceptions import (
 )
 from trio.testing import wait_all_tasks_blocked
 
+from replay._proto import common_pb2 as common
 from replay._proto import tokenspeed_scheduler_pb2 as pb
-from replay.config.engines import CannedConfig
+from replay.config.engines import CannedConfig, RealisticConfig
 from replay.engines.base import Model
 from replay.engines.canned import CannedEngine
-from replay.engines.methods import GENERATE
+from replay.engines.methods import GENERATE, METHODS
 from replay.engines.upstream import UpstreamEngine
 from replay.errors import ConfigError
 from replay.rpc.client import open_channel
@@ -172,6 +173,22 @@ async def test_the_engine_below_a_script_has_its_headers_at_once(tmp_path):
     ):
         with trio.fail_after(5):
             await answers.wait_head()
+
+
+async def test_what_is_scripted_counts_in_the_load_that_a_simulated_engine_tells(tmp_path):
+    line = {"request_id": "r", "chunks": [[7]], "offsets_ms": [1e6]}
+    wanted = common.SubscribeKvEventsRequest(load_records_before_first_batch=True)
+    async with (
+        scripted(tmp_path, line, engine=RealisticConfig()) as worker,
+        worker.channel.stream(METHODS["SubscribeKvEvents"], wanted) as records,
+    ):
+        with trio.fail_after(5):
+            assert (await records.receive()).load.running_requests == 0
+            async with worker.channel.stream(GENERATE, generate_request()):
+                while (await records.receive()).load.running_requests != 1:
+                    pass
+            while (await records.receive()).load.running_requests != 0:
+                pass
 
 
 async def test_what_is_not_scripted_is_the_engines(tmp_path):
