@@ -4,6 +4,7 @@ import gc
 import json
 import signal
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any
@@ -272,12 +273,7 @@ def _conclude(
     print_wide(run_tables(report))
     for note in notes:
         click.echo(f"note: {note}", err=True)
-    if player.progress.refused:
-        click.echo(
-            f"note: {player.progress.refused} request(s) lacked what they need and were refused; "
-            "--fill synthetic makes it up and marks it",
-            err=True,
-        )
+    _say_refusals(player.progress.refusals)
     if came is not None:
         click.echo(
             f"records: {came['records']}, lost before they came: {came['tap_gaps']}, "
@@ -299,6 +295,14 @@ def _conclude(
     if end.reason == "stopped":
         return STOPPED
     return 1 if end.reason == "source" or not player.progress.sent else 0
+
+
+def _say_refusals(refusals: Counter[str]) -> None:
+    """Say what was not sent and why, and what can be done about it."""
+    for reason, number in refusals.most_common(5):
+        click.echo(f"note: refused {number} request(s): {reason}", err=True)
+    if any(reason.startswith("lacks ") for reason in refusals):
+        click.echo("note: --fill synthetic makes up what is lacking, and marks it", err=True)
 
 
 def _kept(schedule: dict[str, Any]) -> str:

@@ -225,11 +225,8 @@ class Player:
             arrival = start.arrival
             try:
                 self._ready[id(arrival)] = self._packed(arrival)
-            except RefusedError as error:
-                self.progress.refused += 1
-                self._not_sent(arrival, str(error))
-            except ValueError as error:
-                self.progress.refused += 1
+            except (RefusedError, ValueError) as error:
+                self.progress.refusals[str(error)] += 1
                 self._not_sent(arrival, str(error))
             else:
                 self._dispatcher.offer(start)

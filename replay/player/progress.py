@@ -16,12 +16,17 @@ class Progress:
     in_flight: int = 0
     late: int = 0
     """Requests that were sent more than `LATE_MS` after their time."""
-    refused: int = 0
-    """Requests that lacked what they needed."""
+    refusals: Counter[str] = attrs.field(factory=Counter)
+    """Requests that could not be sent, by what they lacked or what did not fit."""
     output_tokens: int = 0
     outcomes: Counter[str] = attrs.field(factory=Counter)
     errors: Counter[str] = attrs.field(factory=Counter)
     """Failed requests by their label."""
+
+    @property
+    def refused(self) -> int:
+        """Requests that could not be sent."""
+        return self.refusals.total()
 
     def started(self) -> None:
         """Count a request that is sent."""

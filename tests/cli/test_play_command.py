@@ -244,7 +244,8 @@ def test_a_request_that_lacks_something_is_refused_unless_it_may_be_filled(tmp_p
     with worker() as target:
         refused = run("play", source, "--target", target, "--rate", "10")
         assert refused.exit_code == 1
-        assert "1 request(s) lacked what they need" in refused.output
+        assert "refused 1 request(s): lacks prompt" in refused.output
+        assert "--fill synthetic makes up what is lacking" in refused.output
         filled = run("play", source, "--target", target, "--rate", "10", "--fill", "synthetic")
         assert filled.exit_code == 0
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from replay.player.traces.fault import TraceError
+from replay.player.traces.fault import Notes, TraceError
 from replay.player.traces.opening import Source
+from replay.player.traces.unpacking import UnpackedStream
 
 ROW = {"timestamp": 0, "input_length": 10, "output_length": 1, "hash_ids": [1]}
 
@@ -45,6 +46,44 @@ def test_a_gzip_stream_that_was_cut_off_is_read_as_far_as_it_goes(tmp_path: Path
         arrivals = list(source.arrivals())
         assert 0 < len(arrivals) < 50_000
         assert any("cut off" in note for note in source.notes.summary())
+
+
+@pytest.mark.parametrize("rows", [3, 2_000])
+@pytest.mark.parametrize("packing", ["gz", "zst"])
+def test_whatever_was_packed_before_a_cut_is_read(tmp_path: Path, rows: int, packing: str) -> None:
+    """Also of a file that is shorter than what is looked at to tell its format."""
+    path, data = tmp_path / "trace", trace(rows)
+    compress = gzip.compress if packing == "gz" else zstandard.ZstdCompressor().compress
+    path.write_bytes(compress(data) + compress(data)[:-9])
+    with Source(path) as source:
+        assert len(list(source.arrivals())) >= rows
+        assert any("cut off" in note or "torn" in note for note in source.notes.summary())
+
+
+@pytest.mark.parametrize("size", [1, 7, 1 << 16])
+def test_a_gzip_stream_is_read_in_pieces_of_any_size(tmp_path: Path, size: int) -> None:
+    """Zeros behind a member are none; blocks of a tape are filled up with them."""
+    path, data = tmp_path / "trace", b"a" * 300_000 + trace(200)
+    path.write_bytes(gzip.compress(data) + gzip.compress(b"") + bytes(512) + gzip.compress(b"end"))
+    read = b""
+    with path.open("rb") as file:
+        stream = UnpackedStream(file, Notes())
+        while piece := stream.read(size):
+            assert len(piece) <= max(size, 1 << 15)
+            read += piece
+            if size == 1 and len(read) > 2_000:
+                return
+    assert read == data + b"end"
+
+
+def test_what_is_packed_twice_and_what_is_behind_a_stream_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "trace.gz.gz"
+    path.write_bytes(gzip.compress(gzip.compress(trace(3))))
+    with pytest.raises(TraceError, match="is packed twice"):
+        Source(path)
+    path.write_bytes(gzip.compress(trace(3)) + b"garbage")
+    with pytest.raises(TraceError, match="damaged"), Source(path) as source:
+        list(source.arrivals())
 
 
 def test_a_damaged_stream_is_refused(tmp_path: Path) -> None:

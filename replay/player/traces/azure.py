@@ -12,7 +12,7 @@ from replay.player.arrival import Arrival, LengthPrompt
 from replay.player.traces.comma import Cells, read_cells
 from replay.player.traces.fault import Notes, TraceError
 from replay.player.traces.lines import Line
-from replay.player.traces.mooncake import fixed_length
+from replay.player.traces.mooncake import LONGEST_PROMPT, fixed_length
 from replay.player.traces.options import ReadOptions
 
 TIME_UNIT = "date"
@@ -35,7 +35,9 @@ def read(lines: Iterable[Line], options: ReadOptions, notes: Notes) -> Iterator[
             position=row.line,
             request_id=f"azure-{row.line}",
             time_ns=_moment(row),
-            prompt=LengthPrompt(length=row.count("ContextTokens", minimum=1), own=row.line),
+            prompt=LengthPrompt(
+                length=row.count("ContextTokens", minimum=1, maximum=LONGEST_PROMPT), own=row.line
+            ),
             parameters=fixed_length(row.count("GeneratedTokens")),
         )
 

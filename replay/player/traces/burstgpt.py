@@ -13,7 +13,7 @@ from replay.player.observation import Choice, Observation, Outcome
 from replay.player.traces.comma import read_cells
 from replay.player.traces.fault import Notes
 from replay.player.traces.lines import Line
-from replay.player.traces.mooncake import fixed_length
+from replay.player.traces.mooncake import LONGEST_PROMPT, fixed_length
 from replay.player.traces.options import ReadOptions
 
 TIME_UNIT = "s"
@@ -36,7 +36,9 @@ def read(lines: Iterable[Line], options: ReadOptions, notes: Notes) -> Iterator[
             position=row.line,
             request_id=request_id,
             time_ns=row.time_ns("Timestamp", unit_ns),
-            prompt=LengthPrompt(length=row.count("Request tokens", minimum=1), own=row.line),
+            prompt=LengthPrompt(
+                length=row.count("Request tokens", minimum=1, maximum=LONGEST_PROMPT), own=row.line
+            ),
             parameters=fixed_length(output_tokens),
             model=row.text("Model"),
             session=session,

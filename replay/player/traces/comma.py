@@ -28,7 +28,7 @@ class Cells:
         """Return a cell, or None if it is empty or its column is not there."""
         return self.cells.get(column, "").strip() or None
 
-    def count(self, column: str, *, minimum: int = 0) -> int:
+    def count(self, column: str, *, minimum: int = 0, maximum: int | None = None) -> int:
         """Return a whole number that has to be there; `18.0` is one."""
         value = self._decimal(column)
         if value is None:
@@ -37,6 +37,8 @@ class Cells:
             raise self.fault(f"{column}: must be a whole number")
         if value < minimum:
             raise self.fault(f"{column}: must be at least {minimum}")
+        if maximum is not None and value > maximum:
+            raise self.fault(f"{column}: must be at most {maximum}")
         return int(value)
 
     def time_ns(self, column: str, unit_ns: int) -> int | None:

@@ -14,7 +14,7 @@ from replay.player.arrival import Arrival, ChatPrompt, Parameters, Prompt, TextP
 from replay.player.traces.fault import Notes
 from replay.player.traces.fields import Row, read_rows
 from replay.player.traces.lines import Line
-from replay.player.traces.mooncake import block_prompt, fixed_length
+from replay.player.traces.mooncake import LONGEST_PROMPT, block_prompt, fixed_length
 from replay.player.traces.options import ReadOptions
 
 TIME_UNIT = "ms"
@@ -92,4 +92,6 @@ def _prompt(row: Row, input_key: str, options: ReadOptions) -> Prompt:
             is_delta=mode == "delta",
             tools=None if tools is None else tuple(tools),
         )
-    return block_prompt(row, row.count(input_key, minimum=1), options.block_size)
+    return block_prompt(
+        row, row.count(input_key, minimum=1, maximum=LONGEST_PROMPT), options.block_size
+    )

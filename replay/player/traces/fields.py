@@ -44,11 +44,13 @@ class Row:
             raise self.fault(f"{key}: must be at least {minimum}, is {_short(value)}")
         return value
 
-    def count(self, key: str, *, minimum: int = 0) -> int:
+    def count(self, key: str, *, minimum: int = 0, maximum: int | None = None) -> int:
         """Return an integer that has to be there."""
         value = self.integer(key, minimum=minimum)
         if value is None:
             raise self.fault(f"{key}: is missing")
+        if maximum is not None and value > maximum:
+            raise self.fault(f"{key}: must be at most {maximum}, is {_short(value)}")
         return value
 
     def number(self, key: str) -> float | None:

@@ -14,6 +14,8 @@ from replay.player.traces.lines import Line
 from replay.player.traces.options import ReadOptions
 
 TIME_UNIT = "ms"
+#: No model reads a prompt so long: the value is of another column, or of another unit.
+LONGEST_PROMPT = 1 << 24
 _KEYS = {"timestamp", "input_length", "output_length", "hash_ids"}
 
 
@@ -26,7 +28,11 @@ def read(lines: Iterable[Line], options: ReadOptions, notes: Notes) -> Iterator[
             position=row.line,
             request_id=f"mooncake-{row.line}",
             time_ns=row.time_ns("timestamp", unit_ns),
-            prompt=block_prompt(row, row.count("input_length", minimum=1), options.block_size),
+            prompt=block_prompt(
+                row,
+                row.count("input_length", minimum=1, maximum=LONGEST_PROMPT),
+                options.block_size,
+            ),
             parameters=fixed_length(row.count("output_length")),
         )
 

@@ -10,6 +10,7 @@ from replay.player.traces.comma import read_header
 from replay.player.traces.fault import TraceError
 from replay.player.traces.formats import RECORDS, REFERENCES, RESULTS
 from replay.player.traces.lines import split_lines
+from replay.player.traces.unpacking import is_packed
 
 #: How much of a source is looked at: a line of a capture can be long, its keys are known before its
 #: end.
@@ -38,6 +39,8 @@ def sniff(head: bytes) -> str:
         return RECORDS
     if head.startswith(b"replay-records "):
         raise TraceError(0, "is a record file of a version that is not read here")
+    if is_packed(head):
+        raise TraceError(0, "is packed twice: unpack it once")
     if b"\0" in head[:4096]:
         raise TraceError(0, "is binary and no record file")
     lines = list(islice(split_lines([head]), 50))
