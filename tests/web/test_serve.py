@@ -2,10 +2,11 @@
 
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 import trio
+from hypercorn.trio.tcp_server import TCPServer
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -84,3 +85,19 @@ async def test_an_answer_that_is_being_read_ends_within_the_grace() -> None:
 
         reading.start_soon(read)
     assert received >= LARGE
+
+
+async def test_what_fails_in_one_connection_ends_no_other(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(self: TCPServer) -> None:
+        raise ValueError("by design")
+
+    async with serving() as address:
+        with monkeypatch.context() as broken:
+            broken.setattr(TCPServer, "run", fail)
+            async with await begun(address, b"GET /small HTTP/1.1\r\nhost: a\r\n\r\n") as client:
+                with suppress(trio.BrokenResourceError):
+                    assert await client.receive_some() == b""
+        assert (await ask(address, "GET", "/small")).body == b"ok"
+    assert [each.getMessage() for each in caplog.records] == ["a connection failed"]
