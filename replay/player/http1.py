@@ -49,9 +49,16 @@ class HttpClient:
             )
         if parts.username or parts.password or parts.query or parts.fragment:
             raise ValueError("takes no user, query or fragment")
-        self._host = parts.hostname
+        if not (parts.path.isascii() and parts.path.isprintable() and " " not in parts.path):
+            raise ValueError("must have its path percent-encoded")
+        try:
+            self._host = parts.hostname.encode("idna").decode()
+        except UnicodeError:
+            raise ValueError("must have a host that is a name or an address") from None
         self._port = parts.port or (443 if parts.scheme == "https" else 80)
         self._authority = parts.netloc
+        if not self._authority.isascii():
+            self._authority = self._host if parts.port is None else f"{self._host}:{self._port}"
         self._base = parts.path.rstrip("/")
         self._tls = (tls or ssl.create_default_context()) if parts.scheme == "https" else None
         self._idle: list[_Connection] = []
@@ -104,7 +111,7 @@ class HttpClient:
         try:
             with trio.fail_after(_CONNECT_SECONDS):
                 return _Connection(await self._open())
-        except (OSError, trio.BrokenResourceError, trio.TooSlowError) as error:
+        except (OSError, UnicodeError, trio.BrokenResourceError, trio.TooSlowError) as error:
             # The cause is for whoever asks once, at the start; a label of requests is short.
             raise HttpError("no connection") from error
 

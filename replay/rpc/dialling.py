@@ -34,7 +34,7 @@ class _Attempt(Generic[C]):
 
 
 class Dialler(Generic[C]):
-    """Opens connections to one server with *open_one*, which may raise OSError or Trio's errors."""
+    """Opens connections to one server with *open_one*, which may raise what `open_stream` does."""
 
     def __init__(
         self, tasks: trio.Nursery, open_one: Callable[[], Awaitable[C]], *, server: str
@@ -71,7 +71,8 @@ class Dialler(Generic[C]):
         try:
             with trio.fail_after(CONNECT_SECONDS):
                 attempt.connection = await self._open_one()
-        except (OSError, trio.TooSlowError, trio.BrokenResourceError) as error:
+        except (OSError, UnicodeError, trio.TooSlowError, trio.BrokenResourceError) as error:
+            # UnicodeError: the host is no name that could be looked up.
             self._reason = reason_of(error)
             self._backoff.failed(trio.current_time())
         else:
@@ -95,7 +96,10 @@ def reason_of(error: BaseException) -> str:
 
 
 async def open_stream(address: Address, tls: ssl.SSLContext | None) -> trio.abc.Stream:
-    """Connect to *address*, and through the TLS handshake.  Raises OSError and Trio's errors."""
+    """Connect to *address*, and through the TLS handshake.
+
+    Raises OSError, Trio's errors, and UnicodeError for a host that is no name.
+    """
     plain: trio.SocketStream
     if address.unix_path is not None:
         plain = await trio.open_unix_socket(address.unix_path)

@@ -246,7 +246,13 @@ async def test_nobody_at_a_url_is_one_line_that_names_it() -> None:
             await target.describe()
 
 
-@pytest.mark.parametrize("url", ["ftp://x/v1", "http:///v1", "http://user:secret@x/v1", "x"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("ftp://x/v1", "http:///v1", "http://user:secret@x/v1", "x"),
+        *("http://a..b/v1", f"http://{'x' * 64}/v1", "http://x/vé", "http://x/v 1"),
+    ],
+)
 async def test_what_is_no_url_is_refused(url: str) -> None:
     with pytest.raises(TargetError):
         async with open_openai_target(url):

@@ -159,6 +159,13 @@ async def test_a_peer_that_is_no_http2_server_is_unavailable():
     assert "before the server had spoken" in errors[0]
 
 
+@pytest.mark.parametrize("host", ["a..b", "x" * 64, "☃..net"])
+async def test_a_host_that_is_no_name_fails_the_call_alone(host):
+    async with open_channel(f"{host}:50") as channel:
+        with pytest.raises(UnavailableError, match="cannot connect"):
+            await channel.unary(CHECK, ASK)
+
+
 async def test_a_port_that_nobody_listens_on_says_so_in_the_systems_words():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
