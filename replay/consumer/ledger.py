@@ -134,12 +134,13 @@ class PublisherLedger:
 
         The sum is exact; the reasons of what was dropped before the first status are guessed.
         """
-        if self.latest is None or self._status_at_join is None:
+        if self.latest is None or self.joined_at is None:
             return None
         if self.joined_at == 0:
             # Nothing came before us, so what was dropped was dropped for us too.
             return self.latest.dropped
-        known = self._status_at_join
+        # The last status may have come before all that it speaks of.
+        known = self._status_at_join or self.latest
         since_joining = max(0, known.dropped.total - self._dropped_before(known))
         return self.latest.dropped.since(known.dropped.without(since_joining))
 

@@ -201,6 +201,18 @@ def test_drops_of_which_an_older_status_does_not_know_are_from_before_joining() 
     assert ledger.dropped == Dropped(full=2)
 
 
+@pytest.mark.parametrize(("sequence", "expected"), [(0, 42), (100, 2)])
+def test_drops_are_known_also_when_the_last_status_came_before_the_first_message(
+    sequence: int, expected: int
+) -> None:
+    ledger = PublisherLedger(7)
+    observe(ledger, 0.0, 101, dropped=Dropped(full=42), is_final=True, is_subscribed=False)
+    assert ledger.dropped is None
+    ledger.receive(sequence, 0.1)
+    ledger.count(sequence, sequence + (40 if sequence else 0))
+    assert ledger.dropped == Dropped(full=expected)
+
+
 def test_records_that_could_not_be_packed_are_no_drops() -> None:
     ledger = PublisherLedger(7)
     ledger.receive(100, 0.0)
