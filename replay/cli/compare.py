@@ -31,7 +31,7 @@ def compare_command(baseline: str, candidate: str, control: str | None, **values
     3 for a rule of --fail-on that holds.
     """
     try:
-        options = read_comparison_options(values)
+        options = read_comparison_options(values, (baseline, candidate, control))
         loaded = [load_side(path) for path in (baseline, candidate, control) if path is not None]
     except ReplayError as error:
         raise click.UsageError(str(error)) from None

@@ -1,15 +1,14 @@
 """What commands that compare runs can be asked for, and what they do with a comparison."""
 
 import json
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import attrs
 import click
 from rich.console import Console, RenderableType
 
+from replay.cli.output_files import refuse_overwriting, write_whole
 from replay.cli.target_options import Option
 from replay.player.compare import DEFAULT_THRESHOLDS, CompareSettings, Comparison
 from replay.player.fail_on import Rule, broken, read_rule
@@ -81,7 +80,7 @@ class ComparisonOptions:
         ]
         for path, pieces in forms:
             if path is not None:
-                _write(path, pieces())
+                write_whole(path, (piece.encode() for piece in pieces()))
         if not self.is_quiet:
             print_wide(comparison_tables(report))
         found = broken(self.rules, numbers_of(comparison))
@@ -90,8 +89,15 @@ class ComparisonOptions:
         return BROKEN_RULE if found else 0
 
 
-def read_comparison_options(values: Mapping[str, Any]) -> ComparisonOptions:
-    """Turn the command line into values.  Raises ReplayErrors that say what is wrong."""
+def read_comparison_options(
+    values: Mapping[str, Any], inputs: Iterable[str | None] = ()
+) -> ComparisonOptions:
+    """Turn the command line into values.  Raises ReplayErrors that say what is wrong.
+
+    None of *inputs* may be a report's file.
+    """
+    outputs = {f"--{form}": values[f"{form}_file"] for form in ("json", "csv", "html")}
+    refuse_overwriting(inputs, outputs)
     return ComparisonOptions(
         settings=CompareSettings(
             warm_up=values["warm_up"],
@@ -112,18 +118,3 @@ def print_wide(tables: RenderableType) -> None:
     if not console.is_terminal:
         console = Console(width=160)
     console.print(tables)
-
-
-def _write(path: str, pieces: Iterable[str]) -> None:
-    """Write a file whole or not at all: a page that is looked at is never half of one."""
-    target = Path(path)
-    draft = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        if target.exists() and not target.is_file():
-            draft = target  # a device or a pipe
-        with draft.open("w", encoding="utf-8", newline="") as file:
-            file.writelines(pieces)
-        if draft != target:
-            draft.replace(target)
-    except OSError as error:
-        raise click.UsageError(f"cannot write {path}: {error.strerror}") from None

@@ -2,10 +2,11 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import BinaryIO
+from pathlib import Path
 
 import click
 
+from replay.cli.output_files import refuse_overwriting, write_whole
 from replay.errors import ReplayError
 from replay.player.loading import Loaded, load_side
 from replay.player.observation import Observation
@@ -19,12 +20,12 @@ from replay.player.traces.formats import RECORDS, RESULTS
 @click.option(
     "-o",
     "--output",
-    type=click.File("wb", lazy=False),
+    type=click.Path(path_type=Path, allow_dash=True),
     default="-",
     metavar="SCRIPT",
     help="Where the script is written.  [default: stdout]",
 )
-def convert_command(source: str, output: BinaryIO) -> None:
+def convert_command(source: str, output: Path) -> None:
     """Turn the record files of a tap, or the results of a play, into a script of their answers.
 
     A worker with `--script` then answers each request as it was answered, at the same moments. What
@@ -32,6 +33,7 @@ def convert_command(source: str, output: BinaryIO) -> None:
     if nothing could be turned, 2 for a source that cannot be read or has no answers.
     """
     try:
+        refuse_overwriting((source,), {"-o": None if str(output) == "-" else output})
         loaded = _load(source)
     except ReplayError as error:
         raise click.UsageError(str(error)) from None
@@ -42,14 +44,21 @@ def convert_command(source: str, output: BinaryIO) -> None:
     left_out: Counter[str] = Counter()
     to_come = Counter(each.request_id for each in loaded.side.observations)
     written = spread = 0
+    script: list[bytes] = []
     for observation in loaded.side.observations:
         to_come[observation.request_id] -= 1
         # Of an id that comes again each answer is used once, and the last one for all that follow.
         times = 1 if to_come[observation.request_id] else None
         lines = list(_lines(observation, times, left_out))
-        output.writelines(lines)
+        script += lines
         written += bool(lines)
         spread += bool(lines) and not has_recorded_moments(observation)
+    if script and str(output) == "-":
+        with click.open_file("-", "wb") as stdout:
+            stdout.writelines(script)
+    elif script:
+        # There are answers to users in it.
+        write_whole(output, script, mode=0o600)
     _say(written, spread, left_out)
     raise SystemExit(0 if written else 1)
 

@@ -14,6 +14,7 @@ import click
 import trio
 
 from replay.cli.comparison_options import print_wide
+from replay.cli.output_files import write_whole
 from replay.cli.play_options import PlayOptions, read_play_options, with_play_options
 from replay.cli.progress_view import RunView, show
 from replay.cli.target_options import open_targets
@@ -267,9 +268,11 @@ def _conclude(
     report["notes"] = notes = origin.notes.summary()
     if options.json_file is not None:
         try:
-            options.json_file.write_text(json.dumps(report, indent=2, allow_nan=False) + "\n")
-        except OSError as error:
-            click.echo(f"error: cannot write {options.json_file}: {error.strerror}", err=True)
+            text = json.dumps(report, indent=2, allow_nan=False) + "\n"
+            write_whole(options.json_file, [text.encode()])
+        except click.UsageError as error:
+            # The run is over: its report is still shown.
+            click.echo(f"error: {error.message}", err=True)
     print_wide(run_tables(report))
     for note in notes:
         click.echo(f"note: {note}", err=True)

@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 import click
 
+from replay.cli.output_files import refuse_overwriting
 from replay.cli.target_options import (
     PROGRESS_OPTION,
     SENDING_OPTIONS,
@@ -274,6 +275,7 @@ def read_play_options(source: str | None, values: dict[str, Any]) -> PlayOptions
     results: Path | None = values["results"]
     if results is not None and results.is_file() and not values["overwrite"]:
         raise click.UsageError(f"{results} is there already: name another, or --overwrite")
+    refuse_overwriting((source,), {"--results": results, "--json": values["json_file"]})
     pace = Pace(
         speed=values["speed"],
         rate=values["rate"],

@@ -130,7 +130,7 @@ def _read_options(values: dict[str, Any]) -> ShadowOptions:
             fill=Fill(values["fill"]),
             drain_seconds=values["drain_seconds"],
         ),
-        comparison=read_comparison_options(values),
+        comparison=read_comparison_options(values, (values["file"],)),
         delay_seconds=values["delay"],
         limit=values["limit"],
         keep=values["keep"],
