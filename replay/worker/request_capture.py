@@ -74,9 +74,14 @@ class FileCapture(trio.abc.AsyncResource):
         )
 
     async def reopen(self) -> None:
-        """Open the path again, after a rotation; when that fails the old file stays in use."""
+        """Open the path again, after a rotation; when that fails the old file stays in use.
+
+        Once the file is closed nothing happens: a rotation may come while the worker stops.
+        """
         try:
             await self._journal.reopen()
+        except trio.ClosedResourceError:
+            log.debug("capture not reopened", path=self._journal.path, reason="closed")
         except OSError as error:
             log.error("capture not reopened", path=self._journal.path, reason=error.strerror)
         else:

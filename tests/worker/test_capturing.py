@@ -180,6 +180,13 @@ async def test_a_rotated_file_is_opened_again_when_asked(tmp_path):
     assert path.stat().st_mode & 0o777 == 0o600
 
 
+async def test_a_rotation_while_the_worker_stops_is_no_failure(tmp_path):
+    """A SIGHUP may come between the end of the file and that of the process."""
+    async with open_runtime(config_of(capture=str(tmp_path / "capture.jsonl"))) as runtime:
+        pass
+    await runtime.reopen_capture()
+
+
 async def test_a_prompt_of_a_million_ids_is_captured_while_others_keep_their_pace(tmp_path):
     path = tmp_path / "capture.jsonl"
     config = config_of(capture=str(path), engine=CannedConfig(token_ms=5))
