@@ -54,6 +54,8 @@ log = get_logger(__name__)
 STATUS_HIGH_WATER_MARK = 64
 #: How long the end of the context may take beyond the longest linger.
 TERM_SECONDS = 0.5
+#: How long record files may take to write what they were given; a disk that hangs takes for ever.
+RECORD_CLOSE_SECONDS = 1.0
 
 
 @asynccontextmanager
@@ -267,14 +269,18 @@ async def _open_record_files(
 
     *undo* gets what takes back that a file was begun.
     """
-    async with AsyncExitStack() as opened:
-        files: dict[str, RecordFileWriter] = {}
+    files: dict[str, RecordFileWriter] = {}
+    try:
         for config in configs:
             if config.record_file is not None:
-                file = await opened.enter_async_context(_open_record_file(config.record_file))
+                file = files[config.name] = _open_record_file(config.record_file)
                 undo.callback(file.remove_if_empty)
-                files[config.name] = file
         yield files
+    finally:
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + RECORD_CLOSE_SECONDS):
+            async with trio.open_nursery() as closing:
+                for file in files.values():
+                    closing.start_soon(file.aclose)
 
 
 def _open_record_file(config: RecordFileConfig) -> RecordFileWriter:

@@ -1,5 +1,6 @@
 """How a worker with taps ends, seen from outside: what is published, what is told, what is left."""
 
+import fcntl
 import os
 import signal
 import time
@@ -11,6 +12,7 @@ import trio
 import zmq
 from worker_process import WorkerError, WorkerProcess
 
+from replay import mirror
 from replay.config.engines import CannedConfig
 from replay.config.model import (
     Config,
@@ -20,10 +22,12 @@ from replay.config.model import (
     ShutdownConfig,
     TapCapture,
     TapConfig,
+    Transport,
     WorkerConfig,
 )
 from replay.engines.methods import GENERATE
 from replay.mirror import open_mirror
+from replay.packed import TokenIds
 from replay.plane.codec import decode_message
 from replay.plane.discovery import TTL_SECONDS, find_publishers
 from replay.plane.gap_protocol import Gap, request_frames
@@ -229,6 +233,29 @@ async def test_cancelling_a_runtime_is_the_same_stop_without_grace(tmp_path: Pat
     assert [each.response and each.response.outcome.value for each in found] == (
         ["cancelled"] * STREAMS
     )
+
+
+async def test_a_record_file_that_hangs_does_not_hold_up_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a disk does: here somebody else keeps the lock."""
+    monkeypatch.setattr(mirror, "RECORD_CLOSE_SECONDS", 0.1)
+    record_file = RecordFileConfig(path=str(tmp_path / "records"))
+    config = Config(
+        event_plane=EventPlaneConfig(transport=Transport.NONE),
+        shutdown=ShutdownConfig(drain_seconds=0.1),
+        taps=(TapConfig(name="a", capture=TapCapture.REQUEST, record_file=record_file),),
+    )
+    with trio.fail_after(5):
+        async with open_mirror(config) as taps:
+            locked = os.open(tmp_path / "records.000000", os.O_RDONLY)
+            fcntl.flock(locked, fcntl.LOCK_EX)
+            with taps.record(Request(model="m", token_ids=TokenIds([1]))):
+                pass
+            (tap,) = taps
+            assert tap.queued == 1
+    os.close(locked)
+    assert tap.lost_at_shutdown == 1
 
 
 async def test_a_worker_that_is_killed_leaves_entries_that_expire(tmp_path: Path) -> None:
