@@ -13,10 +13,12 @@ from urllib.parse import urlsplit
 import attrs
 import grpc
 import pytest
+from click.testing import CliRunner
 from smg_gateway import Gateway, running_gateway
 from worker_process import WorkerProcess, running_worker
 
 from replay._proto import tokenspeed_scheduler_pb2 as pb
+from replay.cli import main
 
 pytestmark = pytest.mark.gateway
 
@@ -315,6 +317,32 @@ def test_a_client_that_leaves_its_stream_ends_the_request(setup: Setup) -> None:
     while running(setup.worker):
         assert time.monotonic() < deadline
     assert setup.line("leaver")["max_new_tokens"] == 2000
+
+
+def test_text_is_played_through_the_gateway(setup: Setup, tmp_path: Path) -> None:
+    """Single texts are completions, conversations chats that carry what was answered on."""
+    source, results = tmp_path / "trace.jsonl", tmp_path / "results.jsonl"
+    rows: list[dict[str, Any]] = [
+        {"type": "single_turn", "text": "hello world", "timestamp": 0},
+        {
+            "type": "multi_turn",
+            "session_id": "s",
+            "turns": [{"text": "hello", "timestamp": 5}, {"text": "and then", "delay": 1}],
+        },
+    ]
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    before = len(setup.lines())
+    options = ["--target", f"{setup.gateway.url}/v1", "--results", str(results)]
+    played = CliRunner().invoke(main, ["play", str(source), *options])
+    assert played.exit_code == 0, played.output
+    found = [json.loads(line) for line in results.read_text().splitlines()][1:-1]
+    assert {row["outcome"] for row in found} == {"complete"}
+    lines = {line["request_id"][: len("aiperf-1")]: line for line in setup.lines()[before:]}
+    prompts = {len(line["input_ids"]) for line in setup.lines()[before:]}
+    assert {row["prompt_tokens"] for row in found} == prompts
+    # The second turn has the first, its answer, and more.
+    assert len(prompts) == 3
+    assert lines.keys() == {"aiperf-1", "aiperf-2"}
 
 
 def test_what_a_client_wrote_is_in_no_log_of_the_worker(setup: Setup) -> None:
