@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from typing import Any
+from typing import Any, TypeAlias
 
 import attrs
 import click
@@ -103,10 +103,14 @@ class _Collected:
         self.observations.append(attrs.evolve(observation, choices=slim))
 
 
+#: The player, how its run ended, and why its results could not be written.
+_Ended: TypeAlias = tuple[Player, RunEnd, ReplayError | None]
+
+
 def _run(options: PlayOptions, origin: _Origin) -> int:
     """Play, print the summary, and return the exit code."""
     collected = _Collected()
-    ended: list[tuple[Player, RunEnd]] = []
+    ended: list[_Ended] = []
     try:
         trio.run(_play, options, origin, collected, ended.append)
     except* ReplayError as group:
@@ -173,7 +177,7 @@ async def _play(
     options: PlayOptions,
     origin: _Origin,
     collected: _Collected,
-    on_end: Callable[[tuple[Player, RunEnd]], None],
+    on_end: Callable[["_Ended"], None],
 ) -> None:
     async with open_targets(options.targets) as target:
         model = await target.describe()
@@ -195,15 +199,18 @@ async def _play(
             async with origin.reading(player), trio.open_nursery() as helpers:
                 stop, quit_now = trio.Event(), trio.Event()
                 await helpers.start(watch_signals, stop, quit_now)
+                if results is not None:
+                    helpers.start_soon(_stop_when_failed, results, stop)
                 view = RunView(player=player, fraction=origin.fraction, report=origin.report)
                 show(options.progress, view, helpers)
                 # What is there by now stays: it need not be looked at in every collection.
                 gc.freeze()
                 end = await player.run(stop=stop, quit_now=quit_now)
                 helpers.cancel_scope.cancel()
-            on_end((player, end))
             if results is not None:
                 results.finish(end.as_values(player.progress))
+        # The results are written by now.
+        on_end((player, end, None if results is None else results.fault))
 
 
 def _tell_targets(options: PlayOptions, target: Target, model: TargetModel) -> None:
@@ -249,8 +256,18 @@ async def watch_signals(
                 stop.set()
 
 
+async def _stop_when_failed(results: ResultsFile, stop: trio.Event) -> None:
+    await results.failed.wait()
+    stop.set()
+
+
 def _conclude(
-    options: PlayOptions, origin: _Origin, player: Player, end: RunEnd, collected: _Collected
+    options: PlayOptions,
+    origin: _Origin,
+    player: Player,
+    end: RunEnd,
+    results_fault: ReplayError | None,
+    collected: _Collected,
 ) -> int:
     """Print the summary of a run, and return its exit code."""
     side = Side(
@@ -266,6 +283,7 @@ def _conclude(
     report["topic"] = came = origin.report()
     report["settings"] = {"pace": options.pace_text, **options.as_values()}
     report["notes"] = notes = origin.notes.summary()
+    has_failed = results_fault is not None or end.reason == "source"
     if options.json_file is not None:
         try:
             text = json.dumps(report, indent=2, allow_nan=False) + "\n"
@@ -273,6 +291,7 @@ def _conclude(
         except click.UsageError as error:
             # The run is over: its report is still shown.
             click.echo(f"error: {error.message}", err=True)
+            has_failed = True
     print_wide(run_tables(report))
     for note in notes:
         click.echo(f"note: {note}", err=True)
@@ -286,8 +305,11 @@ def _conclude(
     if end.not_read:
         more = "" if end.is_counted else " at least"
         click.echo(f"note:{more} {end.not_read} further request(s) were not read", err=True)
-    if end.fault is not None:
-        click.echo(f"error: {end.fault}", err=True)
+    for fault in (end.fault, results_fault):
+        if fault is not None:
+            click.echo(f"error: {fault}", err=True)
+    if not player.progress.sent and not has_failed:
+        click.echo("note: no request was sent", err=True)
     if schedule is not None:
         click.echo(f"pace: {options.pace_text}: {_kept(schedule)}", err=True)
     click.echo(
@@ -295,9 +317,9 @@ def _conclude(
         f"{milliseconds(end.loop_delay_ms['p99'])} (p99)",
         err=True,
     )
-    if end.reason == "stopped":
-        return STOPPED
-    return 1 if end.reason == "source" or not player.progress.sent else 0
+    if has_failed or not player.progress.sent:
+        return STOPPED if end.reason == "stopped" and not has_failed else 1
+    return STOPPED if end.reason == "stopped" else 0
 
 
 def _say_refusals(refusals: Counter[str]) -> None:

@@ -29,9 +29,14 @@ class ResultsFile:
         self._news = trio.Event()
         self._is_over = False
         self._limiter = trio.CapacityLimiter(1)
+        self.failed = trio.Event()
+        """Set when the file takes no more; what is handed over from then on is lost."""
+        self.fault: ResultsError | None = None
 
     def put(self, observation: Observation) -> None:
         """Hand over one result."""
+        if self.fault is not None:
+            return
         self._waiting.append(write_observation(observation))
         self._news.set()
 
@@ -42,7 +47,7 @@ class ResultsFile:
         self._news.set()
 
     async def run(self) -> None:
-        """Write what comes until the end.  Raises ResultsError."""
+        """Write what comes until the end, or until the file takes no more."""
         while not self._is_over or self._waiting:
             if not self._waiting:
                 self._news = trio.Event()
@@ -52,9 +57,9 @@ class ResultsFile:
             try:
                 await trio.to_thread.run_sync(self._write, data, limiter=self._limiter)
             except OSError as error:
-                raise ResultsError(
-                    f"cannot write results to {self._path}: {error.strerror}"
-                ) from None
+                self.fault = ResultsError(f"cannot write results to {self._path}: {error.strerror}")
+                self.failed.set()
+                return
 
     def close(self) -> None:
         """Close the file."""

@@ -215,6 +215,24 @@ def test_an_interrupted_run_ends_with_a_whole_report(tmp_path: Path) -> None:
     assert sum(found.end["outcomes"].values()) == 500
 
 
+@pytest.mark.parametrize("option", ["--results", "--json"])
+def test_a_full_disk_costs_a_run_its_file_and_not_its_report(tmp_path: Path, option: str) -> None:
+    source = trace(tmp_path / "trace.jsonl", 10)
+    with worker() as target:
+        played = run("play", source, "--target", target, option, "/dev/full")
+    assert played.exit_code == 1
+    assert "/dev/full: No space left on device" in played.output
+    assert "Time to first token" in played.output
+
+
+def test_a_run_of_nothing_says_so(tmp_path: Path) -> None:
+    source = trace(tmp_path / "trace.jsonl", 10)
+    with worker() as target:
+        played = run("play", source, "--target", target, "--start", "100")
+    assert played.exit_code == 1
+    assert "no request was sent" in played.output
+
+
 def test_a_closed_loop_and_rates_play_what_has_no_times(tmp_path: Path) -> None:
     source = tmp_path / "capture.jsonl"
     with worker("--capture", str(source)) as target:
