@@ -73,7 +73,7 @@ class _WatchedAnswer(AnswerLayer):
 
     def tokens(self, ids: Sequence[int], index: int = 0) -> None:
         self._note_tokens(len(ids), index)
-        super().tokens(ids, index)
+        self._below.tokens(ids, index)  # straight on: this is done for every token
 
     def finish(
         self,
