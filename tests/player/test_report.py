@@ -125,6 +125,17 @@ def test_one_run_is_shown_alone() -> None:
         assert part in text
 
 
+def test_answers_without_tokens_are_in_no_percentile_and_still_counted() -> None:
+    run = [observation(f"r{at}", position=at, ids=(1, 2) if at else ()) for at in range(4)]
+    report = run_report(Side(name="x", observations=run), {})
+    assert report["run"]["outcomes"] == {"complete": 4}
+    for metric in ("ttft", "tpot"):
+        found = report["latencies"][metric]
+        assert (found["count"], found["undefined"]) == (3, 1)
+    # How long they took is known of all of them.
+    assert report["latencies"]["e2e"]["count"] == 4
+
+
 class Checker(HTMLParser):
     """Notes unbalanced tags and everything that a page could fetch or run."""
 

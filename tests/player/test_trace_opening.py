@@ -95,6 +95,43 @@ def test_a_damaged_stream_is_refused(tmp_path: Path) -> None:
         list(source.arrivals())
 
 
+AZURE = b"TIMESTAMP,ContextTokens,GeneratedTokens\n"
+AZURE_ROW = b"2023-11-16 18:15:46.6805900,374,44\n"
+FORMS = {
+    "one row": (lambda head, row: head + row, 1),
+    "CRLF": (lambda head, row: (head + row + row).replace(b"\n", b"\r\n"), 2),
+    "a byte order mark": (lambda head, row: b"\xef\xbb\xbf" + head + row, 1),
+    "blank lines": (lambda head, row: b"\n\n" + head + b"\n" + row + b"\n\n" + row + b"\n", 2),
+    "gz": (lambda head, row: gzip.compress(head + row * 3), 3),
+    "zst": (lambda head, row: zstandard.ZstdCompressor().compress(head + row * 3), 3),
+    "no newline at the end": (lambda head, row: head + (row * 2).rstrip(), 2),
+    "a torn last line": (lambda head, row: head + row * 2 + row[:20], 2),
+    "nothing but a torn line": (lambda head, row: head + row[:20], 0),
+    "a comma at the end of a row": (lambda head, row: head + row.replace(b"\n", b",\n"), None),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("head", "row"), [(b"", trace(1)), (AZURE, AZURE_ROW)])
+def test_small_files_of_every_form_are_read_or_refused_with_their_line(
+    tmp_path: Path, form: str, head: bytes, row: bytes
+) -> None:
+    made, rows = FORMS[form]
+    path = tmp_path / "trace"
+    path.write_bytes(made(head, row))
+    if rows is None:
+        line = head.count(b"\n") + 1
+        with pytest.raises(TraceError, match=rf":{line}: .*comma"), Source(path) as source:
+            list(source.arrivals())
+    elif not rows and not head:
+        with pytest.raises(TraceError, match="no format"):
+            Source(path)
+    else:
+        with Source(path) as source:
+            assert len(list(source.arrivals())) == rows
+            assert any("torn" in note for note in source.notes.summary()) is ("torn" in form)
+
+
 def test_an_error_names_the_file_and_the_line(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     path.write_bytes(trace(1) + b'{"timestamp": "12"}\n')
