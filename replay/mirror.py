@@ -309,7 +309,7 @@ async def _open_services(
         try:
             yield services
         finally:
-            if plane.router is not None:
+            if plane.router is not None and not plane.router.closed:
                 # A reader may have asked and not read the answer.
                 set_linger(plane.router, linger_seconds())
             services.cancel_scope.cancel()
