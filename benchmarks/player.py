@@ -17,7 +17,7 @@ from benchmarks.playing.repeats import compare_repeats
 from benchmarks.playing.runs import PlayError, read_azure, read_mooncake
 from benchmarks.playing.scans import TOKENS, scan, write_records
 from benchmarks.playing.schedules import Late, play_evenly
-from benchmarks.playing.traces import BLOCK_TOKENS, hit_rate, play_at_speeds
+from benchmarks.playing.traces import BLOCK_TOKENS, SPEEDS, hit_rate, play_at_speeds
 from benchmarks.processes import Cores, ServerError, choose_cores
 from benchmarks.results import Column, Report, Table, add_common_options, first_line, terminal
 
@@ -38,6 +38,9 @@ def main(argv: list[str]) -> int:
     add_common_options(parser)
     parser.add_argument("--only", nargs="+", choices=[*PARTS], metavar="PART", help="only these")
     parser.add_argument("--traces", type=Path, default=TRACES, help="where the traces lie")
+    parser.add_argument(
+        "--speeds", default=SPEEDS, type=_speeds, metavar="LIST", help="tried until one is kept"
+    )
     options = parser.parse_args(argv)
     console, cores = terminal(), choose_cores()
     names = options.only or (QUICK if options.quick else [*PARTS])
@@ -51,6 +54,10 @@ def main(argv: list[str]) -> int:
         console.print(f"cannot measure: {error}", style="red", highlight=False, markup=False)
         return 1
     return report.finish(console, options.json, options.html)
+
+
+def _speeds(text: str) -> list[float]:
+    return [float(part) for part in text.split(",")]
 
 
 def _delay(report: Report, options: argparse.Namespace, cores: Cores) -> None:
@@ -127,7 +134,8 @@ def _speed(report: Report, options: argparse.Namespace, cores: Cores) -> None:
     )
     traces = (read_mooncake(options.traces / MOONCAKE), read_azure(options.traces / AZURE))
     for trace in traces:
-        for played in play_at_speeds(trace, cores=cores, kv_tokens=KV_TOKENS):
+        found = play_at_speeds(trace, cores=cores, kv_tokens=KV_TOKENS, speeds=options.speeds)
+        for played in found:
             table.rows.append(
                 {
                     "trace": played.trace.partition("_")[0],

@@ -11,7 +11,7 @@ from benchmarks.playing.runs import REALISTIC, Trace, admitted, play, targets_of
 from benchmarks.processes import Cores
 
 #: Tried from the highest down, until one is kept.
-SPEEDS = (100, 50, 30, 20, 15, 10, 7, 5, 3, 2, 1)
+SPEEDS = (1000, 700, 500, 300, 200, 150, 100, 70, 50, 30, 20, 10, 5, 2, 1)
 #: The engines are that much faster than the trace is played, so that few requests overlap that did
 #: not when the trace was taken, and passes still serve several.
 HEADROOM = 2
