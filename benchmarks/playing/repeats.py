@@ -1,6 +1,8 @@
 """Runs of one trace against the same worker again, and against others: what is called a difference.
 
-Each run is held against the next one, with the one after that as its control.
+Each run is held against the next one, with the one after that as its control.  Arrivals are
+Poisson's: those of a constant rate would all meet the engine at one moment of its own beat, and
+every run at another one, which is a difference of up to a token's time between runs.
 """
 
 import contextlib
@@ -46,7 +48,7 @@ def _runs(source: Path, folder: Path, *flags: str, cores: Cores) -> Iterator[Ite
     def run() -> Iterator[Path]:
         for number in count():
             results = folder / f"{flags[0]}-{number}.jsonl"
-            options = (f"--rate={RATE}", *targets_of(server), f"--results={results}")
+            options = (f"--rate={RATE}", "--poisson", *targets_of(server), f"--results={results}")
             play(source, folder, *options, core=cores.client)
             yield results
 

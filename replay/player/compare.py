@@ -23,6 +23,7 @@ from replay.player.answers import (
     compare_answers,
     compare_prompts,
 )
+from replay.player.beat import are_even, beat_ms
 from replay.player.binomial import sign_test
 from replay.player.goodput import Goodput, goodput
 from replay.player.join import Joined, join
@@ -164,14 +165,14 @@ def compare(
     if control is not None:
         second = {id(row.baseline): row for row in _rows(_join(baseline, control))}
     roles = ["baseline", "candidate"] if control is None else ["baseline", "candidate", "control"]
-    allowances_ms = {}
+    allowance_ms = _beat_ms(baseline, candidate)
     if None not in (places := {baseline.measured_at, candidate.measured_at}) and len(places) > 1:
-        allowances_ms = dict.fromkeys(("ttft", "e2e"), settings.place_allowance_ms)
+        allowance_ms += settings.place_allowance_ms
     latencies = compare_latencies(
         list(_complete_runs(rows[settings.warm_up :], second)),
         roles,
         thresholds=settings.thresholds,
-        allowances_ms=allowances_ms,
+        allowances_ms=dict.fromkeys(("ttft", "e2e"), allowance_ms),
         further_tests=len(_KINDS) if second is not None else 0,
     )
     sides = [side for side in (baseline, candidate, control) if side is not None]
@@ -193,6 +194,13 @@ def compare(
         },
         warnings=list(_warnings(baseline, candidate, joined.ambiguous)),
     )
+
+
+def _beat_ms(baseline: Side, candidate: Side) -> float:
+    """Return how far apart first tokens may be for no other reason than when requests came."""
+    if not any(are_even(side.observations) for side in (baseline, candidate)):
+        return 0.0
+    return max(beat_ms(side.observations) for side in (baseline, candidate))
 
 
 def _join(left: Side, right: Side) -> Joined[Observation]:
@@ -282,6 +290,12 @@ def _warnings(baseline: Side, candidate: Side, ambiguous: Sequence[str]) -> Iter
         yield (
             f"the baseline was measured at the {baseline.measured_at}, the candidate at the "
             f"{candidate.measured_at}: the way between them is part of each latency"
+        )
+    if beat := _beat_ms(baseline, candidate):
+        yield (
+            "requests came in even steps, so each run met the engine at one moment of its beat: a "
+            f"token's time, {beat:.3g} ms, is allowed for in first tokens and ends; --poisson or "
+            "recorded times need no such allowance"
         )
     if ambiguous:
         yield f"{len(ambiguous)} name(s) stand for more requests than could be told apart"
