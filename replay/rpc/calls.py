@@ -139,15 +139,6 @@ class Call:
         """Whether the client still waits for something."""
         return not (self.finished or self.stream.closed or self.ending is not None)
 
-    @property
-    def is_ready(self) -> bool:
-        """Whether it is open and what is written now has nothing before it that waits for the
-        client: it is not full either."""
-        stream = self.stream
-        return stream.pending is None and not (
-            self.finished or stream.closed or self.ending is not None or self._channel.is_clogged
-        )
-
     def respond(self, metadata: Iterable[Field] = ()) -> None:
         """Send the initial headers now rather than with the first message.
 
@@ -164,9 +155,16 @@ class Call:
         if self.is_open:
             self._channel.write(self.stream, payload)
 
-    def write_open(self, payload: bytes) -> None:
-        """Do as `write`, for a caller that has just seen that the call is open."""
-        self._channel.write(self.stream, payload)
+    def write_ready(self, payload: bytes) -> bool:
+        """Do as `write` if the call is open and nothing before it waits for the client, so that it
+        is not full either; return whether that was so."""
+        stream, channel = self.stream, self._channel
+        if stream.pending is not None or channel.is_clogged or self.ending is not None:
+            return False
+        if self.finished or stream.closed:
+            return False
+        channel.write(stream, payload)
+        return True
 
     def write_whole(self, payload: bytes) -> None:
         """Send all messages of the answer and end it with OK: one write instead of three."""

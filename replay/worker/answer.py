@@ -105,20 +105,22 @@ class GenerateAnswer:
     def tokens(self, ids: Sequence[int], index: int = 0) -> None:
         """Put the next tokens of choice *index*."""
         call = self._call
-        is_ready = call.is_ready
-        if not ids or not (is_ready or call.is_open):
+        if not ids:
             return
         choice = (self._choices or self._open_all())[index]
         if choice.finished:
             return
+        has_left = False
+        if len(ids) == 1 and self.streams and not (self._held or self._with_logprobs):
+            # The path of every token of a paced stream.
+            message = token_message(choice.shape, ids[0], len(choice.ids) + 1)
+            has_left = call.write_ready(message)
+        if not has_left and not call.is_open:
+            return
         choice.ids += ids
         for observer in self._observers:
             observer.observe(ids, index)
-        if not self.streams:
-            return
-        if is_ready and len(ids) == 1 and not (self._held or self._with_logprobs):
-            # The path of every token of a paced stream.
-            call.write_open(token_message(choice.shape, ids[0], len(choice.ids)))
+        if has_left or not self.streams:
             return
         choice.unsent += len(ids)
         if self._held:
