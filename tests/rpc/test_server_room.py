@@ -2,7 +2,7 @@
 
 import trio
 from google.protobuf.wrappers_pb2 import BytesValue
-from trio.testing import assert_checkpoints
+from trio.testing import assert_checkpoints, wait_all_tasks_blocked
 
 from replay.rpc.calls import Call
 from tests.rpc.raw_client import (
@@ -31,8 +31,9 @@ async def test_a_stream_both_ways_goes_on_when_the_window_of_its_client_opens():
         piece = message(b"x" * 16_000)
         for _ in range(3):
             await client.send(frame(DATA, 0, 1, piece) * 5)
-            # Its handler waits now: more than it may hold is unsent.
+            # More than it may hold is unsent, so its handler waits as soon as it has its turn.
             await until(lambda: full_calls(served))
+            await wait_all_tasks_blocked()
             await client.send(*(window_update(each, 5 * len(piece)) for each in (0, 1)))
             await until(lambda: not full_calls(served))
         await client.send(frame(DATA, END_STREAM, 1))
