@@ -84,6 +84,7 @@ def taps(folder: Path) -> Path:
     return config
 
 
+@pytest.mark.timed
 def test_a_recording_is_played_and_compared_from_end_to_end(tmp_path: Path) -> None:
     """What a tap recorded differs in nothing when it is played again, and in what was changed."""
     source = trace(tmp_path / "trace.jsonl", 80)
