@@ -37,7 +37,7 @@ ROOMY = {"capacity": 2 * REQUESTS}
 async def test_a_stopped_consumer_hurts_nobody_and_knows_its_loss_when_it_goes_on(
     tmp_path: Path, tap: dict[str, Any]
 ) -> None:
-    """Little or nothing follows what it missed, so most of the loss is a tail that statuses tell of."""
+    """Little follows what it missed: most of the loss is a tail that statuses tell of."""
     taps = [{**JOINED, **tap}, {**PLAIN, "capacity": 2 * REQUESTS}]
     with worker(tmp_path, taps, event_plane=QUICK) as process:
         async with (
