@@ -4,6 +4,7 @@ A request counts for a metric if every run is complete and tells it; what one ru
 request is left out of all, so that like is compared with like.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
@@ -13,6 +14,7 @@ from replay.player.observation import Observation
 from replay.player.statistics import (
     FAMILY_ERROR,
     QUANTILES,
+    SHOWN_ERROR,
     Difference,
     Interval,
     Sample,
@@ -92,9 +94,15 @@ def compare_latencies(
             for side, sample, of_run in zip(sides, samples, values, strict=True)
         ]
         threshold, allowance_ms = thresholds[metric], allowances_ms.get(metric, 0.0)
-        for statistic, baseline_ms, noise_ms, found in _found(metric, chosen, samples, error):
-            bound_ms = max(threshold.at(baseline_ms) + allowance_ms, abs(noise_ms or 0.0))
+        for statistic, baseline_ms, noise, found in _found(metric, chosen, samples, error):
+            noise_ms = None if noise is None else noise[0]
+            least_ms = max(threshold.at(baseline_ms) + allowance_ms, abs(noise_ms or 0.0))
+            bounds_ms = Interval(-least_ms, least_ms)
+            if noise is not None:
+                # One control is one draw: what it might have differed by is noise as well.
+                bounds_ms = Interval(min(-least_ms, noise[1].low), max(least_ms, noise[1].high))
             difference_ms, interval_ms = found[0]
+            bound_ms = bounds_ms.high if difference_ms >= 0 else -bounds_ms.low
             differences.append(
                 Difference(
                     metric=metric,
@@ -104,8 +112,8 @@ def compare_latencies(
                     difference_ms=difference_ms,
                     interval_ms=interval_ms,
                     control_difference_ms=noise_ms,
-                    threshold_ms=bound_ms,
-                    verdict=judge(bound_ms, *(interval for _, interval in found)),
+                    threshold_ms=bound_ms if math.isfinite(bound_ms) else least_ms,
+                    verdict=judge(bounds_ms, *(interval for _, interval in found)),
                 )
             )
     return LatencyComparison(
@@ -118,25 +126,27 @@ def compare_latencies(
     )
 
 
-_Found = tuple[str, float, float | None, list[tuple[float, Interval]]]
+_Change = tuple[float, Interval]
+_Found = tuple[str, float, _Change | None, list[_Change]]
 
 
 def _found(
     metric: str, requests: Sequence[Runs], samples: Sequence[Sample], error: float
 ) -> Iterable[_Found]:
-    """Yield each statistic: name, baseline, control - baseline, and the differences with their
-    intervals.
+    """Yield each statistic: name, baseline, and with their intervals control - baseline and the
+    differences.
 
     The first difference is to the baseline, the second, if there is a control, to the control.
     """
     baseline, candidate, *control = samples
+    noise: _Change | None
     median = baseline.quantile(0.5)
     if median is not None and _has_shift(metric):
         changes = _changes(metric, requests, 0, 1)
         found = [each for each in (shift(changes, error),) if each is not None]
         noise = None
         if control:
-            noise = _changes(metric, requests, 0, 2).quantile(0.5)
+            noise = shift(_changes(metric, requests, 0, 2), SHOWN_ERROR)
             against = shift(_changes(metric, requests, 2, 1), error)
             found += [against] if against is not None else []
         if found:
@@ -150,8 +160,8 @@ def _found(
         ]
         if before is None or not found:
             continue
-        again = control[0].quantile(share) if control else None
-        yield f"p{share * 100:g}", before, None if again is None else again - before, found
+        noise = quantile_difference(baseline, control[0], share, SHOWN_ERROR) if control else None
+        yield f"p{share * 100:g}", before, noise, found
 
 
 def _changes(metric: str, requests: Sequence[Runs], before: int, after: int) -> Sample:

@@ -30,7 +30,8 @@ METHOD = (
     "Quantiles are values of rank ceil(p n). Intervals are bootstrap intervals, solved from the "
     "binomial distribution instead of simulated; the dependence of neighbouring requests is "
     "measured on blocks and widens them. A difference counts if its whole interval lies beyond "
-    "the threshold and beyond what the control differs by, against baseline and control alike. "
+    "the threshold and beyond the interval of what the control differs by, against baseline and "
+    "control alike. "
     "All intervals and tests of a comparison hold together with a chance of error of {family:g}: "
     "each of the {count} misses with {each:.2g}."
 )

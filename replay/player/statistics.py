@@ -20,9 +20,10 @@ requests.  The shift is the median of the differences request by request, and it
 of a median.
 
 A difference counts only if its whole interval lies beyond the practical threshold and beyond the
-noise floor (what the control, a second run of the baseline, differs by), measured against the
-baseline and against the control alike.  The intervals of a comparison hold together with 1 -
-`FAMILY_ERROR` (Bonferroni).
+noise floor, measured against the baseline and against the control alike.  The noise floor is what
+the control, a second run of the baseline, differs by, and what it might have differed by: the end
+of its own interval, which holds nineteen times in twenty.  The intervals of a comparison hold
+together with 1 - `FAMILY_ERROR` (Bonferroni).
 """
 
 import math
@@ -217,11 +218,14 @@ class Difference:
         return self.verdict in (Verdict.HIGHER, Verdict.LOWER)
 
 
-def judge(bound_ms: float, *intervals: Interval) -> Verdict:
-    """Return what *intervals* (against the baseline, against the control) say together."""
-    if all(interval.low > bound_ms for interval in intervals):
+def judge(bounds: Interval, *intervals: Interval) -> Verdict:
+    """Return what *intervals* (against the baseline, against the control) say together.
+
+    Between *bounds* lies what does not count.
+    """
+    if all(interval.low > bounds.high for interval in intervals):
         return Verdict.HIGHER
-    if all(interval.high < -bound_ms for interval in intervals):
+    if all(interval.high < bounds.low for interval in intervals):
         return Verdict.LOWER
     if any(math.isinf(interval.low) and math.isinf(interval.high) for interval in intervals):
         return Verdict.TOO_FEW

@@ -1,5 +1,6 @@
 """Whole comparisons: what counts as a difference and what is noise."""
 
+import random
 import time
 from collections.abc import Callable
 
@@ -11,6 +12,7 @@ from replay.player.compare import CompareSettings, Comparison, Side, compare
 from replay.player.fail_on import Measure
 from replay.player.numbers import numbers_of
 from replay.player.observation import Observation, Outcome
+from replay.player.statistics import Difference
 
 
 def side(*observations: Observation, measured_at: str | None = None) -> Side:
@@ -39,6 +41,40 @@ def test_twenty_runs_of_one_engine_with_a_control_flag_nothing() -> None:
     for trial in range(20):
         runs = [noisy_run(3 * trial + number, 300) for number in (1, 2, 3)]
         assert flags(compare(runs[0], runs[1], control=runs[2])) == set()
+
+
+def test_what_one_control_might_have_differed_by_is_noise_too() -> None:
+    """The gaps vary by more in the candidate, as beside other work: one control is one draw."""
+
+    def spread(seed: int, gap_ms: float) -> Side:
+        noise = random.Random(seed)
+        return Side(
+            name=str(seed),
+            observations=[
+                observation(
+                    f"r{at}",
+                    position=at,
+                    ids=range(8),
+                    gap_ms=6 + abs(noise.gauss(0, gap_ms)),
+                )
+                for at in range(200)
+            ],
+        )
+
+    def found(gap_ms: float) -> Difference:
+        comparison = compare(spread(14, 1.5), spread(54, gap_ms), control=spread(94, 1.5))
+        [difference] = [
+            each
+            for each in comparison.latencies.differences
+            if (each.metric, each.statistic) == ("itl", "p90")
+        ]
+        return difference
+
+    little, much = found(3.0), found(7.5)
+    # The control's own difference is below the threshold, its interval reaches further.
+    assert abs(little.control_difference_ms or 0) < 0.5
+    assert 0.5 < little.interval_ms.low < little.threshold_ms
+    assert (little.is_flagged, much.is_flagged) == (False, True)
 
 
 @pytest.mark.parametrize("slower_ms", [20.0, -20.0])

@@ -166,17 +166,29 @@ def test_an_interval_is_the_bootstraps() -> None:
 # ---- verdicts
 
 
+#: What does not count.
+AROUND = Interval(-3.0, 3.0)
+
+
 def test_a_difference_has_to_lie_beyond_its_bound_as_a_whole() -> None:
-    assert judge(3.0, Interval(3.1, 9.0)) is Verdict.HIGHER
-    assert judge(3.0, Interval(2.9, 9.0)) is Verdict.NOT_SHOWN
-    assert judge(3.0, Interval(-9.0, -3.1)) is Verdict.LOWER
-    assert judge(3.0, Interval(-math.inf, math.inf)) is Verdict.TOO_FEW
+    assert judge(AROUND, Interval(3.1, 9.0)) is Verdict.HIGHER
+    assert judge(AROUND, Interval(2.9, 9.0)) is Verdict.NOT_SHOWN
+    assert judge(AROUND, Interval(-9.0, -3.1)) is Verdict.LOWER
+    assert judge(AROUND, Interval(-math.inf, math.inf)) is Verdict.TOO_FEW
 
 
 def test_a_difference_has_to_show_against_baseline_and_control() -> None:
-    assert judge(3.0, Interval(5, 6), Interval(4, 7)) is Verdict.HIGHER
-    assert judge(3.0, Interval(5, 6), Interval(1, 7)) is Verdict.NOT_SHOWN
-    assert judge(3.0, Interval(5, 6), Interval(-7, -4)) is Verdict.NOT_SHOWN
+    assert judge(AROUND, Interval(5, 6), Interval(4, 7)) is Verdict.HIGHER
+    assert judge(AROUND, Interval(5, 6), Interval(1, 7)) is Verdict.NOT_SHOWN
+    assert judge(AROUND, Interval(5, 6), Interval(-7, -4)) is Verdict.NOT_SHOWN
+
+
+def test_what_a_control_might_differ_by_counts_on_its_own_side_only() -> None:
+    bounds = Interval(-3.0, 8.0)
+    assert judge(bounds, Interval(5, 9)) is Verdict.NOT_SHOWN
+    assert judge(bounds, Interval(9, 12)) is Verdict.HIGHER
+    assert judge(bounds, Interval(-9, -4)) is Verdict.LOWER
+    assert judge(Interval(-3.0, math.inf), Interval(9, 12)) is Verdict.NOT_SHOWN
 
 
 def test_a_threshold_is_the_larger_of_a_time_and_a_share() -> None:
