@@ -121,6 +121,7 @@ async def test_what_is_due_at_one_moment_leaves_in_the_order_of_the_source(
     assert target.ids == [f"r{at}" for at in range(200)]
 
 
+@pytest.mark.timed
 async def test_what_is_due_at_once_is_made_ready_before_the_run_begins() -> None:
     """On a real clock: preparing a prompt of four million tokens takes longer than a moment."""
     prompts = [LengthPrompt(length=4 << 20, own=1), LengthPrompt(length=4, own=2)]
