@@ -6,6 +6,7 @@ Two sequences that compute the same content at the same time end up with two cop
 copy is news, and only the loss of the last one.
 """
 
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -70,6 +71,15 @@ class KvPool:
                 break
             found.append(copies[0])
         return found
+
+    def cached_prefix(self, hashes: Sequence[int], at_most: int) -> int:
+        """Return how many of the first *at_most* of a sequence's *hashes* are cached in one go.
+
+        A block is never without those before it: sequences hold them together, and give them up
+        from their end.  So the first one that is missing is searched for, not counted up to.
+        """
+        last = min(len(hashes), at_most)
+        return bisect_left(range(last), True, key=lambda place: hashes[place] not in self._copies)
 
     def room_beside(self, blocks: Sequence[Block]) -> int:
         """Return how many blocks could still be allocated once *blocks* were held."""

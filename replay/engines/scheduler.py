@@ -280,7 +280,14 @@ class Scheduler:
 
     def waiting_uncached_tokens(self) -> int:
         """Return how many tokens of the queue would have to be computed now."""
-        return sum(each.known - self._block_size * len(self._match(each)) for each in self.waiting)
+        known = sum(each.known for each in self.waiting)
+        if not self._config.prefix_cache:
+            return known
+        cached = sum(
+            self.pool.cached_prefix(each.hashes, (each.known - 1) // self._block_size)
+            for each in self.waiting
+        )
+        return known - cached * self._block_size
 
     def cache_hit_rate(self) -> float:
         """Return the share of admitted prompt tokens that were cached."""

@@ -573,6 +573,14 @@ class SchedulerLaws(RuleBasedStateMachine):
         beyond = len(self.scheduler.running)  # the last token of each has no KV yet
         assert 0 <= used <= self.scheduler.pool.active * BLOCK + beyond
 
+    @invariant()
+    def what_waits_lacks_what_is_not_found_cached(self) -> None:
+        found = [
+            self.scheduler.cached_tokens(each.known, each.hashes) for each in self.scheduler.waiting
+        ]
+        known = sum(each.known for each in self.scheduler.waiting)
+        assert self.scheduler.waiting_uncached_tokens() == known - sum(found)
+
     @precondition(lambda self: self.under_way is None)
     @invariant()
     def the_events_tell_what_the_cache_holds(self) -> None:
