@@ -56,7 +56,8 @@ class RealisticEngine:
     on ZMQ.  Raises ConfigError for a calibration file that cannot be used.
     """
 
-    sends_headers = False
+    #: Once a request is known to fit: what is refused before that, a gateway sends elsewhere.
+    sends_headers = True
 
     def __init__(
         self,
@@ -140,6 +141,7 @@ class RealisticEngine:
                     f"{len(prompt)} prompt tokens and {sequence.steps} more never fit into "
                     f"{self._scheduler.pool.capacity} KV blocks of {self._config.block_size}"
                 )
+        answer.respond()
         try:
             self._submit(stream, asked_at)
             await stream.ended.wait()

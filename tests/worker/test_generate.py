@@ -1,12 +1,14 @@
 """Generate as a gateway sees it: a real worker, a real connection."""
 
 import math
+from contextlib import nullcontext
 
 import pytest
 from purerpc.grpclib.exceptions import InvalidArgumentError, ResourceExhaustedError
 
 from replay._proto import tokenspeed_scheduler_pb2 as pb
-from replay.config.engines import CannedConfig
+from replay.config.engines import CannedConfig, RealisticConfig
+from replay.engines.methods import GENERATE
 from replay.worker.default_params import apply_default_sampling_params
 from tests.engines.requests import generate_request
 from tests.worker.running import config_of, running
@@ -203,3 +205,14 @@ async def test_the_weight_version_is_in_every_message():
 
     assert {each.weight_version for each in chunks(messages)} == {"v7"}
     assert {each.weight_version for each in completes(messages)} == {"v7"}
+
+
+async def test_what_a_simulated_engine_never_holds_is_refused_before_there_are_headers() -> None:
+    """A gateway may send it elsewhere, as long as nobody was told that there is an answer."""
+    engine = RealisticConfig(kv_blocks=4, block_size=4)
+    async with running(config_of(engine=engine)) as worker:
+        for prompt, refusal in ((range(17), pytest.raises(ResourceExhaustedError)), ([1], None)):
+            request = generate_request(prompt, max_new_tokens=1)
+            async with worker.channel.stream(GENERATE, request) as answers:
+                with refusal or nullcontext():
+                    await answers.wait_head()
