@@ -102,11 +102,14 @@ def test_tokens_leave_when_the_model_says_and_the_load_is_what_the_streams_saw(
                 for number in range(streams)
             ),
         )
-        quiet, deadline = 0, time.monotonic() + 30
-        while quiet < 5:  # nothing but the loads
-            assert time.monotonic() < deadline
+        deadline = time.monotonic() + 30
+        ended = quiet = 0
+        while ended < streams:
+            assert time.monotonic() < deadline, f"{ended} of {streams} streams have ended"
             log.call("GetLoads", pb.GetLoadsRequest())
             quiet = quiet + 1 if log.read_for(0.05) < 500 else 0
+            if quiet >= 5:  # reading takes time, in which nothing would be written down
+                ended = sum(log.is_generate(each) and each.is_end for each in log.said())
 
     due: list[int] = []
     for each in simulated.passes():
