@@ -245,6 +245,10 @@ class Answers(Generic[M]):
             self._link.reset(self._stream)
             self.end(Status(StatusCode.CANCELLED, "cancelled by the client"))
 
+    def let_go(self) -> None:
+        """Hear no more of the stream: the two would keep each other."""
+        self._stream.call = None
+
 
 class _Link:
     """One connection of a channel."""
@@ -306,9 +310,8 @@ class _Link:
         self.is_open = False
         for stream in list(self.connection.streams.values()):
             stream.closed = True
-            self._answers(stream).end(
-                Status(StatusCode.UNAVAILABLE, "the connection to the server is gone")
-            )
+            if answers := _answers(stream):
+                answers.end(Status(StatusCode.UNAVAILABLE, "the connection to the server is gone"))
         self.connection.streams.clear()
 
     def start(self, block: bytes, payload: bytes | None, answers: Answers[Any]) -> None:
@@ -349,39 +352,46 @@ class _Link:
 
     # ---- told by the connection
 
-    @staticmethod
-    def _answers(stream: ResponseStream) -> Answers[Any]:
-        assert isinstance(stream.call, Answers)
-        return stream.call
-
     def on_head(self, stream: ResponseStream) -> None:
         """Hand the initial headers on."""
-        self._answers(stream).on_head(stream.head or ())
+        if answers := _answers(stream):
+            answers.on_head(stream.head or ())
 
     def on_piece(self, stream: ResponseStream) -> None:
         """Hand bytes of messages on; what cannot be read ends the call."""
-        answers = self._answers(stream)
+        body = self.connection.take_body(stream)
+        answers = _answers(stream)
+        if answers is None:
+            return
         try:
-            answers.on_piece(self.connection.take_body(stream))
+            answers.on_piece(body)
         except MessageError as error:
             self.connection.reset(stream, frames.CANCEL)
             answers.end(error.status)
 
     def on_end(self, stream: ResponseStream, trailers: Sequence[Field]) -> None:
         """Hand the trailers on."""
-        self._answers(stream).on_end(trailers)
+        if answers := _answers(stream):
+            answers.on_end(trailers)
 
     def on_gone(self, stream: ResponseStream, code: int) -> None:
         """End a call whose stream was reset."""
         status = _STATUS_OF_RESET.get(code, StatusCode.INTERNAL)
-        self._answers(stream).end(Status(status, f"stream reset (HTTP/2 error {code})"))
+        if answers := _answers(stream):
+            answers.end(Status(status, f"stream reset (HTTP/2 error {code})"))
 
     def on_refused(self, stream: ResponseStream) -> None:
         """End a call that the server has not looked at."""
-        self._answers(stream).end(Status(StatusCode.UNAVAILABLE, "the server is going away"))
+        if answers := _answers(stream):
+            answers.end(Status(StatusCode.UNAVAILABLE, "the server is going away"))
 
     def on_drained(self, stream: ResponseStream) -> None:
         """Nobody waits for it."""
+
+
+def _answers(stream: ResponseStream) -> Answers[Any] | None:
+    """Return who hears of a stream; None when nobody does any more."""
+    return stream.call if isinstance(stream.call, Answers) else None
 
 
 Dial = Callable[[], Awaitable[trio.abc.Stream]]
@@ -459,6 +469,7 @@ class Channel:
             finally:
                 if answers is not None:
                     answers.cancel()
+                    answers.let_go()
         if scope.cancelled_caught:
             raise DeadlineExceededError("deadline exceeded")
 

@@ -210,6 +210,10 @@ class ServerConnection(Connection[RequestStream]):
             frames.window_update(0, limits.connection_window - frames.DEFAULT_WINDOW),
         )
 
+    def let_go(self) -> None:
+        """Forget the owner, once no more bytes come and go: the two would keep each other."""
+        del self._owner
+
     # ---- in
 
     def _on_headers(self, stream_id: int, flags: int, block: bytes) -> None:

@@ -108,6 +108,8 @@ class Peer:
                 self._transport.is_lost = True
                 self._cancel_calls()
             self._tasks.cancel_scope.cancel()
+        self._transport.let_go()
+        self.connection.let_go()
 
     async def _say_goodbye(self) -> None:
         with suppress(OSError, trio.BrokenResourceError, trio.ClosedResourceError):
@@ -370,6 +372,10 @@ class Peer:
         self.calls.discard(call)
         self._waiting.discard(call)
         self.host.call_ended(call)
+        # What points back to the call would keep it, and its request, until garbage is collected.
+        call.epilogue = None
+        if call.stream.call is call:
+            call.stream.call = None
 
     def _status_after(self, call: Call, ending: Ending) -> Status:
         """Let a cancelled call say its last words and choose the status."""
@@ -416,8 +422,9 @@ async def refuse_connection(host: Host, stream: trio.abc.Stream) -> None:
 
     A socket that is closed with unread bytes is reset, and a reset may overtake what was sent.
     """
-    connection = ServerConnection(host.limits, Peer(host))
+    connection = Peer(host).connection
     connection.refuse_new(frames.ENHANCE_YOUR_CALM, b"too many connections")
+    connection.let_go()
     with (
         trio.move_on_after(GOODBYE_SECONDS),
         suppress(OSError, trio.BrokenResourceError, trio.ClosedResourceError),

@@ -212,3 +212,4 @@ class _Flusher:
             for peer in due:
                 peer.is_due = False
                 peer.flush()
+            del due, peer  # a connection that has ended would be kept until the next is due

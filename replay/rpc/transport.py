@@ -15,6 +15,10 @@ import trio
 READ_BYTES = 65536
 
 
+def _tell_nobody() -> None:
+    pass
+
+
 class Transport:
     """Base of the two ways to write; made by `open_transport`."""
 
@@ -66,6 +70,10 @@ class Transport:
         await self.send_eof()
         while await self.receive():
             pass
+
+    def let_go(self) -> None:
+        """Tell nobody any more: whoever was told keeps this, and the two would keep each other."""
+        self._on_progress = self._on_lost = _tell_nobody
 
     def _sent(self, count: int) -> None:
         del self._unsent[:count]
