@@ -53,7 +53,7 @@ BAR = 1 / 8
 #: Shorter than a block, so that equal requests have nothing cached.
 HELD_PROMPT_TOKENS = 8
 HELD_STREAMS = (256, 384, 512, 640, 768, 896, 1024, 1280, 1536, 2048)
-QUICK_HELD_STREAMS = (256, 512)
+QUICK_HELD_STREAMS = (256,)
 #: Of answers, which are longer there than here: a pass counts, not the requests between.
 HELD_OUTPUT_TIMES = 2
 KV_TOKENS_EACH = 2048

@@ -180,7 +180,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--rounds", type=int, help="rounds of each server")
     parser.add_argument("--seconds", type=float, help="length of a round")
     options = parser.parse_args(argv)
-    rounds = options.rounds or (3 if options.quick else 7)
+    rounds = options.rounds or (2 if options.quick else 7)
     seconds = options.seconds or (0.3 if options.quick else 1.0)
     count = 100 if options.quick else 400
     console, cores = terminal(), choose_cores()
