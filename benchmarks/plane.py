@@ -7,7 +7,6 @@ pair take turns, and the ratio is that of each round, so that a slow phase hits 
 
 import argparse
 import multiprocessing
-import resource
 import tempfile
 import time
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from typing import Any
 
 from benchmarks import plane_peers
 from benchmarks.measures import Bar, Measure
+from benchmarks.memory import peak_rss_bytes
 from benchmarks.processes import choose_cores
 from benchmarks.results import Column, Report, Table, add_common_options, first_line, terminal
 
@@ -206,4 +206,4 @@ def _scan_file(path: Path, control: Connection) -> None:
         summary = reader.read(decode_message(frames).payload)
         found += bool(summary.request_id and summary.arrival_unix_ns and summary.outcome)
     seconds = time.perf_counter() - started
-    control.send((seconds, found, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024))
+    control.send((seconds, found, peak_rss_bytes() / 1e6))

@@ -5,7 +5,6 @@ process of its own, so that its memory is that of the scan.
 """
 
 import json
-import resource
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from typing import Any
 import attrs
 import msgpack
 
+from benchmarks.memory import peak_rss_bytes
 from benchmarks.processes import python_module
 from replay.plane.codec import MessageEncoder
 from replay.plane.record_file import HEADER, pack_record
@@ -98,7 +98,7 @@ def main() -> int:
     found = Scan(
         records=records,
         records_per_second=records / seconds,
-        rss_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
+        rss_mb=peak_rss_bytes() / 1e6,
         torn_bytes=notes.torn_bytes,
     )
     print(json.dumps(attrs.asdict(found)))

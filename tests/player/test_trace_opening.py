@@ -13,6 +13,8 @@ from replay.player.traces.fault import Notes, TraceError
 from replay.player.traces.opening import Source
 from replay.player.traces.unpacking import UnpackedStream
 
+ROOT = Path(__file__).resolve().parents[2]
+
 ROW = {"timestamp": 0, "input_length": 10, "output_length": 1, "hash_ids": [1]}
 
 
@@ -157,15 +159,20 @@ def test_a_large_trace_is_read_in_little_memory(tmp_path: Path) -> None:
         for _ in range(30_000):
             file.write(row)
     program = (
-        "import resource, sys\n"
+        "import sys\n"
+        "from benchmarks.memory import peak_rss_bytes\n"
         "from replay.player.traces.opening import Source\n"
         "with Source(sys.argv[1]) as source:\n"
-        "    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "    before = peak_rss_bytes()\n"
         "    assert sum(1 for _ in source.arrivals()) == 30_000\n"
-        "    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"
+        "    print((peak_rss_bytes() - before) // 1024)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program, str(path)], capture_output=True, check=True, text=True
+        [sys.executable, "-c", program, str(path)],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+        text=True,
     )
     grown_kb = int(done.stdout)
     assert grown_kb < 20_000, f"60 MB of lines took {grown_kb} kB"
