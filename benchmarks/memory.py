@@ -1,7 +1,7 @@
 """The most memory that this process has held.
 
-`getrusage` is no use for that: its number outlives exec, so that it may be what the parent held when
-it started this process.
+`getrusage` is no use for that: its number outlives exec, so that it may be what the parent held
+when it started this process.
 """
 
 import re
