@@ -281,8 +281,6 @@ class Scheduler:
     def waiting_uncached_tokens(self) -> int:
         """Return how many tokens of the queue would have to be computed now."""
         known = sum(each.known for each in self.waiting)
-        if not self._config.prefix_cache:
-            return known
         cached = sum(
             self.pool.cached_prefix(each.hashes, (each.known - 1) // self._block_size)
             for each in self.waiting
